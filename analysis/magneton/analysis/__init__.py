@@ -1,0 +1,1 @@
+"""Parquet tables to alignment, diff, energy and answers."""

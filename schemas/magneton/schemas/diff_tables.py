@@ -1,0 +1,74 @@
+"""The tables of a diff: regions, which operators they consist of, and what was found."""
+
+from __future__ import annotations
+
+from magneton.schemas.columns import BOOL, FLOAT, INT, STRING, Column, Table
+
+_DIFF = Column(
+    "diff_id", STRING, "identity of the diff (`d` + 16 hex digits over both runs and the settings)", required=True
+)
+
+
+def _both(name: str, kind: object, doc: str, unit: str | None = None) -> tuple[Column, Column]:
+    """Return the same column for side A and side B."""
+    return (
+        Column(f"{name}_a", kind, f"{doc}, side A", unit),
+        Column(f"{name}_b", kind, f"{doc}, side B", unit),
+    )
+
+
+REGIONS = Table(
+    "regions",
+    "One pair of operator sets that do the same work, or operators that only one side has. Times are per unit of the "
+    "comparison basis (step, sample or token).",
+    (
+        _DIFF,
+        Column("region_id", INT, "identity within the diff, from 0, in order of execution", required=True),
+        Column("kind", STRING, "`paired`, `only_a` or `only_b`", required=True),
+        Column("label", STRING, "what to call it: module path and operators"),
+        *_both("module", STRING, "module path with instance numbers"),
+        *_both("ops", STRING, "operators with counts, most time first"),
+        *_both("n_ops", FLOAT, "operator calls per unit that carry device time"),
+        *_both("n_kernels", FLOAT, "kernels per unit"),
+        *_both("kernel_ns", FLOAT, "sum of kernel durations per unit; on a CPU, of exclusive operator time", "ns"),
+        *_both("share_ns", FLOAT, "device time per unit, overlapping kernels sharing each instant equally", "ns"),
+        *_both("transfer_ns", FLOAT, "sum of copies and memsets per unit", "ns"),
+        *_both("bytes", FLOAT, "bytes copied or set per unit", "bytes"),
+        *_both("kernel_class", STRING, "kind of kernel with most time"),
+        Column("delta_ns", FLOAT, "`kernel_ns_b - kernel_ns_a`, a missing side counting as no work", "ns"),
+        Column("evidence", STRING, "what the pairing rests on, strongest first, space separated"),
+        Column("score", FLOAT, "similarity of the two sides, 0 to 1; NULL when one-sided"),
+        Column(
+            "coarse", BOOL, "more than 10 % of device time with several operators on both sides: not counted as aligned"
+        ),
+    ),
+)
+
+MATCHES = Table(
+    "matches",
+    "Which operator calls make up a region.",
+    (
+        _DIFF,
+        Column("region_id", INT, "row of `regions`", required=True),
+        Column("side", STRING, "`a` or `b`", required=True),
+        Column("run_id", STRING, "run the operator belongs to"),
+        Column("op_id", INT, "row of that run's `ops`; NULL for device work without an operator"),
+        Column("launch_id", INT, "row of that run's `launches`, for device work without an operator"),
+    ),
+)
+
+FINDINGS = Table(
+    "findings",
+    "Regions whose cost differs, with what may be concluded from the recordings at hand.",
+    (
+        _DIFF,
+        Column("finding_id", INT, "identity within the diff, largest difference first", required=True),
+        Column("region_id", INT, "row of `regions`"),
+        Column("verdict", STRING, "`waste`, `trade-off`, `equal`, `inconclusive` or `not comparable`"),
+        Column("costly_side", STRING, "`a` or `b`"),
+        Column("delta_ns", FLOAT, "difference of kernel time per unit, B minus A", "ns"),
+        Column("reason", STRING, "why the verdict is what it is"),
+    ),
+)
+
+DIFF_TABLES: dict[str, Table] = {t.name: t for t in (REGIONS, MATCHES, FINDINGS)}

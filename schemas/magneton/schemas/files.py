@@ -1,0 +1,86 @@
+"""Atomic publication: a reader sees the old output or the new one, never half of either."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from magneton.schemas.errors import InputNotFoundError, OutputExistsError
+
+_MARK = ".magneton-"
+
+
+def _sibling(path: Path, what: str) -> Path:
+    return path.with_name(f"{_MARK}{what}-{secrets.token_hex(6)}")
+
+
+def atomic_write(path: Path, data: bytes | str) -> None:
+    """Write a file so that it appears whole or not at all (temporary sibling, fsync, rename)."""
+    raw = data.encode() if isinstance(data, str) else data
+    temporary = _sibling(path, "tmp")
+    try:
+        with temporary.open("xb") as stream:
+            stream.write(raw)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
+def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> Iterator[Path]:
+    """Build a directory aside and put it in place in one step.
+
+    The body fills the yielded staging directory, which lies beside ``target`` on the same file system. On a normal
+    exit the file called ``last`` (the manifest) must exist in it; the staging directory then takes the place of
+    ``target``. On an exception it is removed and an earlier ``target`` stays as it was.
+
+    Args:
+        target: directory to publish.
+        last: name of the file that makes the directory valid.
+        overwrite: replace an existing ``target`` that itself holds ``last`` (nothing else is ever deleted).
+
+    Raises:
+        OutputExistsError: ``target`` exists and may not be replaced.
+        InputNotFoundError: the parent of ``target`` cannot be created or written to.
+    """
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise OutputExistsError("exists and is not a directory", path=target, remedy="choose another output")
+    occupied = target.is_dir() and any(target.iterdir())
+    if occupied and not overwrite:
+        raise OutputExistsError("already exists", path=target, remedy="choose another output or pass --force")
+    if occupied and not (target / last).is_file():
+        raise OutputExistsError(
+            f"exists and is not ours (no {last} in it)", path=target, remedy="choose another output or remove it"
+        )
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        staging = _sibling(target, "staging")
+        staging.mkdir()
+    except OSError as error:
+        raise InputNotFoundError(f"cannot create it: {error.strerror}", path=target) from error
+    try:
+        yield staging
+        if not (staging / last).is_file():
+            raise RuntimeError(f"{last} was not written")
+        old = None
+        if target.exists():
+            old = _sibling(target, "old")
+            target.rename(old)
+        try:
+            staging.rename(target)
+        except BaseException:
+            if old is not None:
+                old.rename(target)
+            raise
+        if old is not None:
+            shutil.rmtree(old)
+    except BaseException:
+        shutil.rmtree(staging, ignore_errors=True)
+        raise

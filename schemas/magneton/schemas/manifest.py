@@ -1,0 +1,145 @@
+"""The manifest of a recording: what was run, on what, by whom it was recorded, and which files belong to it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError
+from magneton.schemas.files import atomic_write
+from magneton.schemas.versions import MANIFEST_STEPS, SCHEMA_VERSION, upgrade_document
+
+MANIFEST_NAME = "manifest.json"
+CAPTURE_KINDS = ("energy", "profile", "values", "branches", "graph_capture")
+
+
+class FileEntry(msgspec.Struct, omit_defaults=True):
+    """A file of the recording, by path relative to the manifest.
+
+    ``role`` is ``primary`` (enters the run id), ``auxiliary`` or ``derived`` (tables, may be rebuilt). ``path`` is NULL for
+    an input that was read where it lay and not kept; ``name`` is then all that is known of where it came from.
+    """
+
+    name: str
+    sha256: str
+    size_bytes: int
+    role: str = "primary"
+    path: str | None = None
+
+
+class ClockAnchor(msgspec.Struct, omit_defaults=True):
+    """One instant read on two clocks at once, in nanoseconds."""
+
+    unix_ns: int
+    clock: str
+    clock_ns: int
+
+
+class Capture(msgspec.Struct, omit_defaults=True):
+    """One execution: the files it left, per rank."""
+
+    name: str
+    kind: str
+    rank: int = 0
+    repeat: int | None = None
+    input_id: str | None = None
+    source_format: str | None = None
+    file: str | None = None
+    incomplete: bool = False
+    anchors: list[ClockAnchor] = []
+
+
+class System(msgspec.Struct, omit_defaults=True):
+    """The system that ran: name, and versions of it and of what it stands on."""
+
+    name: str | None = None
+    versions: dict[str, str] = {}
+
+
+class Workload(msgspec.Struct, omit_defaults=True):
+    """The work done. NULL where nobody said; ``source`` tells who did."""
+
+    model: str | None = None
+    batch: int | None = None
+    input_tokens: int | None = None
+    output_tokens: int | None = None
+    requests: int | None = None
+    steps: int | None = None
+    warmup_steps: int | None = None
+    duration_s: float | None = None
+    source: str | None = None
+    details: dict[str, Any] = {}
+
+
+class Device(msgspec.Struct, omit_defaults=True):
+    """A device as the recorded system saw it."""
+
+    index: int | None = None
+    name: str | None = None
+    uuid: str | None = None
+    kind: str = "gpu"
+
+
+class Manifest(msgspec.Struct, omit_defaults=True):
+    """``manifest.json``. Written last: its presence makes the directory a recording."""
+
+    run_id: str
+    label: str
+    schema_version: int = SCHEMA_VERSION
+    tool: str | None = None
+    created_unix_ns: int | None = None
+    system: System = msgspec.field(default_factory=System)
+    workload: Workload = msgspec.field(default_factory=Workload)
+    devices: list[Device] = []
+    sensors: list[dict[str, Any]] = []
+    captures: list[Capture] = []
+    files: list[FileEntry] = []
+    incomplete: bool = False
+    notes: list[str] = []
+
+
+def encode_json(document: Any) -> bytes:
+    """Return a struct as indented JSON with a final newline."""
+    return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
+
+
+def decode_json(path: Path) -> dict[str, Any]:
+    """Return the JSON object in a file.
+
+    Raises:
+        InputNotFoundError: no such file.
+        InputFormatError: not JSON, or not an object.
+    """
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise InputNotFoundError(f"cannot be opened: {error.strerror}", path=path) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputFormatError(f"is not JSON: {error}", path=path) from error
+    if not isinstance(document, dict):
+        raise InputFormatError("is not a JSON object", path=path)
+    return document
+
+
+def write_manifest(directory: Path, manifest: Manifest) -> None:
+    """Write ``manifest.json`` into a recording (do this last)."""
+    manifest.schema_version = SCHEMA_VERSION
+    atomic_write(directory / MANIFEST_NAME, encode_json(manifest))
+
+
+def read_manifest(directory: Path) -> Manifest:
+    """Read the manifest of a recording, of this schema version or an older one.
+
+    Raises:
+        InputNotFoundError: no manifest there.
+        InputFormatError: not JSON or not a manifest.
+        SchemaVersionError: no version, or one this release does not read.
+    """
+    path = directory / MANIFEST_NAME
+    document = upgrade_document(decode_json(path), MANIFEST_STEPS, path)
+    try:
+        return msgspec.convert(document, Manifest)
+    except msgspec.ValidationError as error:
+        raise SchemaVersionError(f"is not a manifest: {error}", path=path) from error

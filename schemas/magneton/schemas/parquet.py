@@ -1,0 +1,169 @@
+"""Reading and writing the tables: version in the file, units in the fields, columns checked on the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from magneton.schemas.columns import Table
+from magneton.schemas.diff_tables import DIFF_TABLES
+from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError, TruncatedInputError
+from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.versions import SCHEMA_VERSION, TABLE_KEY, TABLE_STEPS, VERSION_KEY, TableStep, parse_version
+
+TABLES: dict[str, Table] = RUN_TABLES | DIFF_TABLES
+
+
+def file_schema(table: Table) -> pa.Schema:
+    """Return the schema as written to Parquet: fields with units, version and table name in the metadata."""
+    return table.arrow_schema().with_metadata(
+        {VERSION_KEY: str(SCHEMA_VERSION).encode(), TABLE_KEY: table.name.encode()}
+    )
+
+
+def conform(table: Table, data: pa.Table) -> pa.Table:
+    """Return ``data`` with exactly the columns of ``table``, in order; columns it lacks become NULL.
+
+    Raises:
+        KeyError: a required column is missing or an unknown one is present (a bug in the caller).
+    """
+    unknown = set(data.column_names) - set(table.column_names())
+    missing = [c.name for c in table.columns if c.required and c.name not in data.column_names]
+    if unknown or missing:
+        raise KeyError(f"{table.name}: unknown columns {sorted(unknown)}, missing columns {missing}")
+    schema = file_schema(table)
+    columns = [
+        data.column(f.name).cast(f.type) if f.name in data.column_names else pa.nulls(data.num_rows, f.type)
+        for f in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+class TableWriter:
+    """Writes one table to one Parquet file in row groups, so that memory does not grow with the table.
+
+    Use as a context manager. The file is only valid once closed; publish it inside ``files.publish_directory``.
+    """
+
+    def __init__(self, path: Path, table: Table) -> None:
+        self._table = table
+        self._writer = pq.ParquetWriter(path, file_schema(table), compression="zstd", compression_level=1)
+        self.num_rows = 0
+
+    def write(self, data: pa.Table) -> None:
+        """Append rows; columns are completed and ordered to the table's schema."""
+        if data.num_rows:
+            self._writer.write_table(conform(self._table, data))
+            self.num_rows += data.num_rows
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def write_table(path: Path, table: Table, data: pa.Table) -> None:
+    """Write a whole table at once."""
+    with TableWriter(path, table) as writer:
+        writer.write(data)
+
+
+def open_parquet(path: Path) -> pq.ParquetFile:
+    """Open a Parquet file, turning Arrow's errors into ours.
+
+    Raises:
+        InputNotFoundError: no such file.
+        InputFormatError: not a Parquet file.
+        TruncatedInputError: the file begins like Parquet and has no valid end.
+    """
+    if not path.is_file():
+        raise InputNotFoundError("no such file", path=path)
+    try:
+        return pq.ParquetFile(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        with path.open("rb") as stream:
+            magic = stream.read(4)
+        if magic == b"PAR1":
+            raise TruncatedInputError("is a Parquet file without a valid end", path=path) from error
+        what = "is empty" if not magic else "is not a Parquet file"
+        raise InputFormatError(what, path=path) from error
+
+
+def read_table(
+    path: Path,
+    name: str,
+    *,
+    columns: list[str] | None = None,
+    steps: Mapping[int, TableStep] = TABLE_STEPS,
+    newest: int | None = None,
+) -> pa.Table:
+    """Read one of our tables, of this version or an older one.
+
+    Missing columns that may be NULL are filled with NULL; unknown columns are left out.
+
+    Args:
+        path: Parquet file.
+        name: table it must hold.
+        columns: columns wanted (default: all of the schema).
+        steps: upgrade steps by the version they lead to.
+        newest: newest readable version (default: this release's).
+
+    Raises:
+        SchemaVersionError: no or wrong version, a required column missing, or a column of another type.
+        InputFormatError: not Parquet, or cut off.
+    """
+    table = TABLES[name]
+    newest = SCHEMA_VERSION if newest is None else newest
+    with open_parquet(path) as source:
+        metadata = source.schema_arrow.metadata or {}
+        version = parse_version(metadata.get(VERSION_KEY), path, newest=newest)
+        try:
+            data = source.read()
+        except (pa.ArrowInvalid, OSError) as error:
+            raise InputFormatError(f"cannot be read: {error}", path=path) from error
+    for step in range(version + 1, newest + 1):
+        data = steps[step](name, data)
+    return _checked(table, data, path, columns)
+
+
+def _checked(table: Table, data: pa.Table, path: Path, columns: list[str] | None) -> pa.Table:
+    wanted = table.columns if columns is None else [c for c in table.columns if c.name in columns]
+    arrays: list[Any] = []
+    for column in wanted:
+        if column.name not in data.column_names:
+            if column.required:
+                raise SchemaVersionError(
+                    f"lacks the column {column.name} of table {table.name}",
+                    path=path,
+                    remedy="normalise the raw trace again",
+                )
+            arrays.append(pa.nulls(data.num_rows, column.type))
+            continue
+        found = data.column(column.name)
+        kind = found.type.value_type if pa.types.is_dictionary(found.type) else found.type
+        if (
+            kind.equals(column.type)
+            or pa.types.is_null(kind)
+            or (pa.types.is_integer(kind) and pa.types.is_integer(column.type))
+            or (pa.types.is_large_string(kind) and pa.types.is_string(column.type))
+        ):
+            arrays.append(found.cast(column.type))
+        else:
+            raise SchemaVersionError(
+                f"has {kind} in the column {column.name} of table {table.name}, where {column.type} belongs",
+                path=path,
+                remedy="normalise the raw trace again",
+            )
+    return pa.Table.from_arrays(arrays, schema=pa.schema([c.field() for c in wanted]))

@@ -1,0 +1,230 @@
+"""The tables of a run. Names are the field's own: kineto, Chakra, OpenTelemetry, in snake_case.
+
+Ids (``op_id``, ``kernel_id`` ...) are unique within a run across captures and ranks, and follow time, not the order of
+events in the input. Unknown is NULL, never -1 and never 0.
+"""
+
+from __future__ import annotations
+
+from magneton.schemas.columns import BOOL, FLOAT, INT, INTS, STRING, Column, Table, event_table, plain_table
+
+_THREAD = (
+    Column("pid", STRING, "process as the input names it"),
+    Column("tid", STRING, "thread (or track) as the input names it"),
+)
+_PLACE = (
+    Column("module_id", INT, "innermost `nn.Module` call around it: row of `modules`"),
+    Column("module_call", INT, "that call itself: row of `frames`"),
+    Column("step_id", INT, "step it belongs to: row of `steps`"),
+)
+
+CAPTURES = event_table(
+    "captures",
+    "One execution of the recorded system on one rank: where it came from, its clock, and the fate of every input "
+    "event. `n_raw = n_kept + n_merged + n_ignored + n_quarantined`.",
+    Column("kind", STRING, "`energy`, `profile`, `values`, `branches` or `graph_capture`"),
+    Column("source_format", STRING, "format of the input, e.g. `kineto`"),
+    Column("framework", STRING, "system that ran, as far as the input says"),
+    Column("file", STRING, "name of the input file"),
+    Column("base_unix_ns", INT, "Unix time of `ts_ns = 0`; NULL when the input has no absolute time", "ns"),
+    Column("clock", STRING, "clock of the time stamps: `realtime`, `monotonic`, `boottime`, `session` or NULL"),
+    Column("world_size", INT, "number of ranks of the job, as far as the input says"),
+    Column("incomplete", BOOL, "the input was cut off, or ranks are missing: totals are lower bounds"),
+    Column("n_raw", INT, "elements of the input's event list"),
+    Column("n_kept", INT, "input events that became a row of a table"),
+    Column("n_merged", INT, "input events folded into another row (B/E pairs, metadata, flow ends)"),
+    Column("n_ignored", INT, "empty elements"),
+    Column("n_quarantined", INT, "input events set aside with a reason: see `quarantine`"),
+    Column("devices", STRING, "device properties as written by the system, JSON"),
+    Column("metadata", STRING, "other top-level fields of the input, JSON"),
+)
+
+WARNINGS = plain_table(
+    "warnings",
+    "What was noticed about a capture and may change how far its numbers can be trusted.",
+    Column("code", STRING, "stable code, see `docs/formats.md`"),
+    Column("count", INT, "how often it was seen"),
+    Column("message", STRING, "one sentence, with the first place where it was seen"),
+)
+
+OPS = event_table(
+    "ops",
+    "One call of an operator on the host (`cat: cpu_op`, or the format's equivalent).",
+    *_THREAD,
+    Column("op_id", INT, "identity of the call within the run"),
+    Column("parent_id", INT, "enclosing operator call on the same thread"),
+    Column("depth", INT, "number of enclosing slices (operators, frames, annotations) of the same thread"),
+    *_PLACE,
+    Column("frame_id", INT, "innermost Python frame around it: row of `frames`"),
+    Column("external_id", INT, "kineto `External id`"),
+    Column("record_function_id", INT, "kineto `Record function id` (equals the Chakra trace's `rf_id`)"),
+    Column("sequence_number", INT, "autograd sequence number"),
+    Column("fwd_thread_id", INT, "autograd forward thread; not 0 on backward operators"),
+    Column("forward_op_id", INT, "operator whose gradient this call computes"),
+    Column("input_dims", STRING, "shapes of the inputs, JSON list"),
+    Column("input_types", STRING, "dtypes of the inputs, JSON list"),
+    Column("input_strides", STRING, "strides of the inputs in elements, JSON list"),
+    Column("concrete_inputs", STRING, "values of scalar inputs as text, JSON list"),
+    Column("collective", STRING, "collective communication: name, group and sizes, JSON"),
+    Column("flags", STRING, "codes that apply to this row, space separated, e.g. `inferred_end`"),
+)
+
+LAUNCHES = event_table(
+    "launches",
+    "One call of a device runtime or driver (`cuda_runtime`, `cuda_driver`; HIP calls carry the same names).",
+    *_THREAD,
+    Column("launch_id", INT, "identity of the call within the run"),
+    Column("category", STRING, "`cuda_runtime` or `cuda_driver`"),
+    Column("correlation", INT, "correlation id shared with device activities"),
+    Column("external_id", INT, "kineto `External id`"),
+    Column("op_id", INT, "innermost operator around it on its thread"),
+    Column("depth", INT, "number of enclosing slices of the same thread"),
+    *_PLACE,
+    Column("frame_id", INT, "innermost Python frame around it: row of `frames`"),
+    Column("kernel_name", STRING, "kernel named by the call itself (HIP)"),
+    Column("expects_device_activity", BOOL, "the call launches a kernel, copy, memset or graph"),
+)
+
+KERNELS = event_table(
+    "kernels",
+    "One activity on a device: kernel, copy or memset.",
+    *_THREAD,
+    Column("kernel_id", INT, "identity of the activity within the run"),
+    Column("category", STRING, "`kernel`, `gpu_memcpy` or `gpu_memset`"),
+    Column("kernel_class", STRING, "what kind of work its name shows: `gemm`, `attention`, `collective` ..."),
+    Column("device", INT, "device number as the system saw it"),
+    Column("stream", INT, "stream or queue"),
+    Column("correlation", INT, "correlation id shared with the launch (shared by all kernels of a graph replay)"),
+    Column("external_id", INT, "kineto `External id`; NULL where it is only a copy of the correlation"),
+    Column("launch_id", INT, "call that launched it: row of `launches`"),
+    Column("op_id", INT, "operator it belongs to: row of `ops`"),
+    Column("link", STRING, "how it was tied to its operator: `launch`, `external_id`, `flow`, `capture`, or NULL"),
+    *_PLACE,
+    Column("launch_latency_ns", INT, "start minus start of its launch; negative under clock skew", "ns"),
+    Column("graph_launch", BOOL, "the launch replays a captured graph (its correlation is shared)"),
+    Column("graph_node_id", INT, "node of that graph, where the input names it"),
+    Column("bytes", INT, "bytes moved", "bytes"),
+    Column("grid", INTS, "grid size"),
+    Column("block", INTS, "block size"),
+    Column("registers_per_thread", INT, "registers per thread"),
+    Column("shared_memory_bytes", INT, "shared memory per block", "bytes"),
+    Column("occupancy_percent", FLOAT, "estimated achieved occupancy", "%"),
+    Column("collective", STRING, "collective communication: name, group and sizes, JSON"),
+)
+
+FRAMES = event_table(
+    "frames",
+    "One Python call seen by the profiler (`cat: python_function`).",
+    *_THREAD,
+    Column("frame_id", INT, "identity of the call within the run"),
+    Column("python_id", INT, "kineto `Python id`"),
+    Column("parent_id", INT, "calling frame (from Python ids, or by containment where there are none)"),
+    Column("file", STRING, "source file, where the name gives one"),
+    Column("line", INT, "line in it"),
+    Column("function", STRING, "function name"),
+    Column("module_id", INT, "the `nn.Module` instance, when the frame is a module call"),
+)
+
+MODULES = event_table(
+    "modules",
+    "One `nn.Module` instance at one place of the module tree; `ts_ns` is its first call, `dur_ns` the sum of its calls.",
+    Column("module_id", INT, "identity within the run"),
+    Column("parent_id", INT, "enclosing module"),
+    Column("class_name", STRING, "class, e.g. `Linear`"),
+    Column("path", STRING, "names from the root, joined by `/`, e.g. `GPT2Model_0/GPT2Block_3/LayerNorm_6`"),
+    Column("depth", INT, "number of enclosing modules"),
+    Column("n_calls", INT, "how often it was called"),
+)
+
+ANNOTATIONS = event_table(
+    "annotations",
+    "Spans and marks that are not operators: user annotations, device-side annotations, instants, async spans.",
+    *_THREAD,
+    Column("annotation_id", INT, "identity within the run"),
+    Column("category", STRING, "category as written, e.g. `user_annotation`"),
+    Column("kind", STRING, "`slice`, `instant` or `async`"),
+    Column("parent_id", INT, "enclosing annotation on the same thread"),
+    Column("step_id", INT, "step it belongs to: row of `steps`"),
+    Column("external_id", INT, "kineto `External id`"),
+    Column("correlation", INT, "correlation id, where written"),
+    Column("args", STRING, "arguments as written, JSON"),
+    Column("flags", STRING, "codes that apply to this row, space separated, e.g. `unterminated_slice`"),
+)
+
+STEPS = event_table(
+    "steps",
+    "One iteration: a training step, a forward pass, or one serving step of a scheduler.",
+    Column("step_id", INT, "identity within the run"),
+    Column("kind", STRING, "`profiler_step`, `serving_step` or `capture` (the whole capture is the step)"),
+    Column("index", INT, "number the system gave it"),
+    Column("phase", STRING, "`prefill`, `decode`, `mixed` or NULL"),
+    Column("context_requests", INT, "requests in their context (prefill) phase"),
+    Column("context_tokens", INT, "tokens processed for them", "tokens"),
+    Column("generation_requests", INT, "requests in their generation (decode) phase"),
+    Column("generation_tokens", INT, "tokens processed for them", "tokens"),
+    Column("dialect", STRING, "naming scheme the fields were read from, e.g. `vllm`"),
+)
+
+COUNTERS = event_table(
+    "counters",
+    "One sample of a counter track (`ph: C`) or of the allocator; `dur_ns` is NULL.",
+    *_THREAD,
+    Column("series", STRING, "series within the counter"),
+    Column("value", FLOAT, "value"),
+    Column("unit", STRING, "unit of the value, where known"),
+    Column("device", INT, "device, where the sample names one"),
+)
+
+FLOWS = event_table(
+    "flows",
+    "One arrow between two slices; `ts_ns` and `dur_ns` run from its start to its end. Arrows that only repeat a "
+    "correlation id are folded into that link and counted as merged.",
+    Column("flow_id", INT, "identity within the run"),
+    Column("category", STRING, "category as written, e.g. `fwdbwd`"),
+    Column("source_kind", STRING, "table of the source row: `ops`, `launches`, `kernels`, `frames`, `annotations`"),
+    Column("source_id", INT, "row where it starts"),
+    Column("target_kind", STRING, "table of the target row"),
+    Column("target_id", INT, "row where it ends"),
+    Column("state", STRING, "`linked`, `dangling_start` or `dangling_end`"),
+)
+
+POWER = event_table(
+    "power",
+    "One reading of a power or energy sensor; `dur_ns` is NULL for instants.",
+    Column("source", STRING, "who read it: `nvidia-smi`, `dcgm`, `csv` ..."),
+    Column("device_kind", STRING, "`gpu`, `cpu_package`, `dram`, `psu` ..."),
+    Column("device_id", STRING, "UUID or index of the device as the sensor names it"),
+    Column("field", STRING, "which reading: `power_instant`, `power_average`, `power`, `energy_counter` ..."),
+    Column("value", FLOAT, "reading, in `unit`; NULL when the sensor gave none"),
+    Column("unit", STRING, "`W`, `J`, `MHz`, `degC` or `%`"),
+    Column("clock", STRING, "clock that stamped it: `realtime`, `monotonic` or `boottime`"),
+    Column("flags", STRING, "codes that apply to this row, space separated"),
+)
+
+QUARANTINE = plain_table(
+    "quarantine",
+    "One input event that could not be used, with the reason. It contributes to no total.",
+    Column("reason", STRING, "stable code, see `docs/formats.md`"),
+    Column("file", STRING, "name of the input file"),
+    Column("position", INT, "0-based position in the input's event list"),
+    Column("raw", STRING, "the event as written, cut to 2,000 characters, invalid bytes replaced"),
+)
+
+RUN_TABLES: dict[str, Table] = {
+    t.name: t
+    for t in (
+        CAPTURES,
+        OPS,
+        LAUNCHES,
+        KERNELS,
+        FRAMES,
+        ANNOTATIONS,
+        STEPS,
+        MODULES,
+        COUNTERS,
+        FLOWS,
+        POWER,
+        QUARANTINE,
+        WARNINGS,
+    )
+}

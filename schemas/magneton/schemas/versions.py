@@ -1,0 +1,84 @@
+"""One version number for everything we write, and the steps that bring older files up to it.
+
+A version-N reader opens any older version by applying ``update_to_<k>`` for k = old+1 .. N, refuses a newer one by
+name, and refuses a file that states none. A step is a plain function on an Arrow table (or on a decoded document)
+registered below under the version it leads to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from magneton.schemas.errors import SchemaVersionError
+
+SCHEMA_VERSION = 1
+OLDEST_READABLE = 1
+VERSION_KEY = b"magneton.schema_version"
+TABLE_KEY = b"magneton.table"
+
+TableStep = Callable[[str, Any], Any]
+DocumentStep = Callable[[dict[str, Any]], dict[str, Any]]
+
+# version -> step(table name, Arrow table) -> Arrow table of that version
+TABLE_STEPS: dict[int, TableStep] = {}
+# version -> step(document) -> document of that version
+MANIFEST_STEPS: dict[int, DocumentStep] = {}
+DIFF_STEPS: dict[int, DocumentStep] = {}
+
+
+def supported() -> str:
+    """Return the range of versions this release reads, for messages."""
+    return str(SCHEMA_VERSION) if OLDEST_READABLE == SCHEMA_VERSION else f"{OLDEST_READABLE} to {SCHEMA_VERSION}"
+
+
+def parse_version(found: object, where: object, *, newest: int | None = None) -> int:
+    """Return a stated version as a number.
+
+    Args:
+        found: what the file states: bytes or text from Parquet metadata, an int from JSON, or None.
+        where: file, for the message.
+        newest: newest readable version (default: ``SCHEMA_VERSION``).
+
+    Raises:
+        SchemaVersionError: no version, not a whole number, older than readable, or newer than ``newest``.
+    """
+    newest = SCHEMA_VERSION if newest is None else newest
+    if found is None:
+        raise SchemaVersionError(
+            f"states no schema version; this release reads {supported()}",
+            path=str(where),
+            remedy="normalise the raw trace again",
+        )
+    text = found.decode("utf-8", "replace") if isinstance(found, bytes) else str(found)
+    if isinstance(found, bool) or not (text.isascii() and text.isdigit()) or len(text) > 9:
+        raise SchemaVersionError(
+            f"states schema version {text[:40]!r}, which is not a version; this release reads {supported()}",
+            path=str(where),
+            remedy="normalise the raw trace again",
+        )
+    version = int(text)
+    if version > newest:
+        raise SchemaVersionError(
+            f"has schema version {version}; this release reads {supported()}",
+            path=str(where),
+            remedy="install a newer magneton, or normalise the raw trace with this one",
+        )
+    if version < OLDEST_READABLE:
+        raise SchemaVersionError(
+            f"has schema version {version}; this release reads {supported()}",
+            path=str(where),
+            remedy="normalise the raw trace again",
+        )
+    return version
+
+
+def upgrade_document(
+    document: dict[str, Any], steps: Mapping[int, DocumentStep], where: object, *, newest: int | None = None
+) -> dict[str, Any]:
+    """Bring a decoded JSON document with a ``schema_version`` field up to the newest version, step by step."""
+    newest = SCHEMA_VERSION if newest is None else newest
+    version = parse_version(document.get("schema_version"), where, newest=newest)
+    for step in range(version + 1, newest + 1):
+        document = {**steps[step](document), "schema_version": step}
+    return document

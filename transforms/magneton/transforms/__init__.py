@@ -1,0 +1,1 @@
+"""Recording to normalised Parquet tables. Imports no machine-learning framework."""
