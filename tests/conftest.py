@@ -1,0 +1,25 @@
+"""Fixtures for all tests."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Root of the project."""
+    return ROOT
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """Directory of recordings too large or not ours to ship; tests that need it skip where it is absent."""
+    path = Path(os.environ.get("MAGNETON_SHARED", ROOT.parent / "shared"))
+    if not (path / "traces" / "FACTS.md").is_file():
+        pytest.skip(f"no shared recordings at {path} (set MAGNETON_SHARED)")
+    return path
