@@ -10,7 +10,7 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from magneton.schemas.columns import Table
+from magneton.schemas.columns import Column, Table
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError, TruncatedInputError
 from magneton.schemas.run_tables import RUN_TABLES
@@ -127,8 +127,7 @@ def read_table(
     table = TABLES[name]
     newest = SCHEMA_VERSION if newest is None else newest
     with open_parquet(path) as source:
-        metadata = source.schema_arrow.metadata or {}
-        version = parse_version(metadata.get(VERSION_KEY), path, newest=newest)
+        version = _stated_version(source.schema_arrow, table, path, newest)
         try:
             data = source.read()
         except (pa.ArrowInvalid, OSError) as error:
@@ -138,32 +137,80 @@ def read_table(
     return _checked(table, data, path, columns)
 
 
+def inspect_file(path: Path, name: str, *, newest: int | None = None) -> int:
+    """Check one of our files by its footer alone, without reading rows.
+
+    Args:
+        path: Parquet file.
+        name: table it must hold.
+        newest: newest readable version (default: this release's).
+
+    Returns:
+        The schema version of the file. Columns are checked only when it is the newest: an older file may differ, and
+        ``read_table`` checks it after upgrading.
+
+    Raises:
+        SchemaVersionError: no or wrong version, a required column missing, or a column of another type.
+        InputFormatError: not Parquet, or cut off.
+        InputNotFoundError: no such file.
+    """
+    newest = SCHEMA_VERSION if newest is None else newest
+    with open_parquet(path) as source:
+        schema = source.schema_arrow
+    version = _stated_version(schema, TABLES[name], path, newest)
+    if version == newest:
+        for column in TABLES[name].columns:
+            _fits(TABLES[name], column, schema, path)
+    return version
+
+
+def _stated_version(schema: pa.Schema, table: Table, path: Path, newest: int) -> int:
+    metadata = schema.metadata or {}
+    version = parse_version(metadata.get(VERSION_KEY), path, newest=newest)
+    stated = metadata.get(TABLE_KEY)
+    if stated is not None and stated != table.name.encode():
+        raise SchemaVersionError(
+            f"holds the table {stated.decode('utf-8', 'replace')[:40]!r}, where {table.name} belongs",
+            path=path,
+            remedy="normalise the raw trace again",
+        )
+    return version
+
+
+def _fits(table: Table, column: Column, schema: pa.Schema, path: Path) -> bool:
+    """Return whether a file has a column; raise when it must have it, or has it with a type that cannot be widened."""
+    if column.name not in schema.names:
+        if column.required:
+            raise SchemaVersionError(
+                f"lacks the column {column.name} of table {table.name}",
+                path=path,
+                remedy="normalise the raw trace again",
+            )
+        return False
+    if schema.names.count(column.name) > 1:
+        raise SchemaVersionError(f"has the column {column.name} of table {table.name} more than once", path=path)
+    found = schema.field(column.name).type
+    kind = found.value_type if pa.types.is_dictionary(found) else found
+    if (
+        kind.equals(column.type)
+        or pa.types.is_null(kind)
+        or (pa.types.is_integer(kind) and pa.types.is_integer(column.type))
+        or (pa.types.is_large_string(kind) and pa.types.is_string(column.type))
+    ):
+        return True
+    raise SchemaVersionError(
+        f"has {kind} in the column {column.name} of table {table.name}, where {column.type} belongs",
+        path=path,
+        remedy="normalise the raw trace again",
+    )
+
+
 def _checked(table: Table, data: pa.Table, path: Path, columns: list[str] | None) -> pa.Table:
     wanted = table.columns if columns is None else [c for c in table.columns if c.name in columns]
     arrays: list[Any] = []
     for column in wanted:
-        if column.name not in data.column_names:
-            if column.required:
-                raise SchemaVersionError(
-                    f"lacks the column {column.name} of table {table.name}",
-                    path=path,
-                    remedy="normalise the raw trace again",
-                )
-            arrays.append(pa.nulls(data.num_rows, column.type))
-            continue
-        found = data.column(column.name)
-        kind = found.type.value_type if pa.types.is_dictionary(found.type) else found.type
-        if (
-            kind.equals(column.type)
-            or pa.types.is_null(kind)
-            or (pa.types.is_integer(kind) and pa.types.is_integer(column.type))
-            or (pa.types.is_large_string(kind) and pa.types.is_string(column.type))
-        ):
-            arrays.append(found.cast(column.type))
+        if _fits(table, column, data.schema, path):
+            arrays.append(data.column(column.name).cast(column.type))
         else:
-            raise SchemaVersionError(
-                f"has {kind} in the column {column.name} of table {table.name}, where {column.type} belongs",
-                path=path,
-                remedy="normalise the raw trace again",
-            )
+            arrays.append(pa.nulls(data.num_rows, column.type))
     return pa.Table.from_arrays(arrays, schema=pa.schema([c.field() for c in wanted]))
