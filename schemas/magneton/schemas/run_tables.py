@@ -66,6 +66,7 @@ OPS = event_table(
     Column("input_strides", STRING, "strides of the inputs in elements, JSON list"),
     Column("concrete_inputs", STRING, "values of scalar inputs as text, JSON list"),
     Column("collective", STRING, "collective communication: name, group and sizes, JSON"),
+    Column("attributes", STRING, "what else the format says of the call (graph node, HLO module, provider ...), JSON"),
     Column("flags", STRING, "codes that apply to this row, space separated, e.g. `inferred_end`"),
 )
 
@@ -110,6 +111,7 @@ KERNELS = event_table(
     Column("shared_memory_bytes", INT, "shared memory per block", "bytes"),
     Column("occupancy_percent", FLOAT, "estimated achieved occupancy", "%"),
     Column("collective", STRING, "collective communication: name, group and sizes, JSON"),
+    Column("attributes", STRING, "what else the format says of the activity (HLO instruction, mangled name ...), JSON"),
 )
 
 FRAMES = event_table(
@@ -188,6 +190,25 @@ FLOWS = event_table(
     Column("state", STRING, "`linked`, `dangling_start` or `dangling_end`"),
 )
 
+USES = plain_table(
+    "uses",
+    "One tensor that one operator call reads or writes, as an execution trace (Chakra) lists it: the dataflow of a run. "
+    "A tensor is named by `tensor_id` and `storage_id` of its capture; a storage id may be used again after it was freed.",
+    Column("op_id", INT, "the call: row of `ops`"),
+    Column("direction", STRING, "`input` or `output`"),
+    Column("position", INT, "argument number, from 0"),
+    Column("element", INT, "number within the argument where that is a list of tensors; NULL otherwise"),
+    Column("tensor_id", INT, "the format's id of the tensor"),
+    Column("storage_id", INT, "the format's id of the memory it lies in"),
+    Column("storage_offset", INT, "elements before its first one in that memory", "elements"),
+    Column("numel", INT, "number of elements", "elements"),
+    Column("itemsize", INT, "size of one element", "bytes"),
+    Column("device", STRING, "device as the format names it, e.g. `cuda:0`"),
+    Column("dtype", STRING, "type of the elements as the format names it, e.g. `float`"),
+    Column("dims", INTS, "shape"),
+    Column("strides", INTS, "strides", "elements"),
+)
+
 POWER = event_table(
     "power",
     "One reading of a power or energy sensor; `dur_ns` is NULL for instants.",
@@ -223,6 +244,7 @@ RUN_TABLES: dict[str, Table] = {
         MODULES,
         COUNTERS,
         FLOWS,
+        USES,
         POWER,
         QUARANTINE,
         WARNINGS,
