@@ -1,0 +1,36 @@
+"""The SQL views every query may use beside the tables: the sums a performance engineer asks for first.
+
+Each view is a SELECT over the tables of ``run_tables`` as ``magneton sql`` presents them: with a first column ``run``
+that names the recording. Ids are unique within a recording, so joins go over ``run`` and the id. Sums never mix captures
+or ranks: what ran apart stays apart, and a capture of kind ``graph_capture`` does not inflate a profile.
+
+``kernel_ns`` counts kernels only; copies and memsets are ``transfer_ns``. Sums of durations count overlapping work twice;
+``busy_ns`` counts each instant once.
+"""
+
+from __future__ import annotations
+
+from magneton.schemas import sum_views, time_views
+from magneton.schemas.view_columns import RUNS, View
+
+# In an order in which each view only uses tables and views before it.
+VIEWS: dict[str, View] = {
+    v.name: v
+    for v in (
+        sum_views.OP_CALLS,
+        sum_views.KERNEL_CALLS,
+        sum_views.OP_TIME,
+        sum_views.OP_TOTAL_TIME,
+        sum_views.KERNEL_TIME,
+        sum_views.MODULE_TIME,
+        time_views.STEP_TIME,
+        time_views.DEVICE_TIME,
+        time_views.DEVICE_GAPS,
+        sum_views.LAUNCH_TIME,
+        sum_views.TRANSFER_TIME,
+        time_views.EVENTS,
+        time_views.HEALTH,
+    )
+}
+
+__all__ = ["RUNS", "VIEWS", "View"]
