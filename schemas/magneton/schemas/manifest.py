@@ -87,7 +87,8 @@ class Manifest(msgspec.Struct, omit_defaults=True):
 
     run_id: str
     label: str
-    schema_version: int = SCHEMA_VERSION
+    # A factory, so that ``omit_defaults`` never leaves out the version that makes the document readable.
+    schema_version: int = msgspec.field(default_factory=lambda: SCHEMA_VERSION)
     tool: str | None = None
     created_unix_ns: int | None = None
     system: System = msgspec.field(default_factory=System)

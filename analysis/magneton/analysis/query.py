@@ -1,0 +1,332 @@
+"""SQL over any number of recordings: every table and view with a column that names the recording, and nothing else.
+
+The tables reach the engine as Arrow datasets of explicitly named files. No path is written into SQL and none is taken for a
+pattern, and the engine itself never needs to open a file, so that all its access to the outside can be switched off
+before the user's query is looked at. A query is then admitted only if it is one SELECT that calls no table function
+beyond a short list; its values are bound.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.fs as fs
+
+from magneton.analysis.recording import TABLES_DIR, Recording
+from magneton.schemas.columns import Table
+from magneton.schemas.errors import (
+    InputFormatError,
+    InputNotFoundError,
+    InvalidNameError,
+    LimitExceededError,
+    MagnetonError,
+    UsageError,
+)
+from magneton.schemas.parquet import inspect_file, read_table
+from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.views import RUNS, VIEWS
+
+BATCH_ROWS = 10_000
+
+# They compute from their arguments alone. Every other table function reads files, settings or memory.
+_TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree", "repeat", "repeat_row"})
+_ONLY_SELECT = "a query is one SELECT, which may begin with WITH or FROM, or be DESCRIBE, SUMMARIZE or SHOW TABLES"
+
+
+@dataclass(frozen=True)
+class OpenRun:
+    """A recording that was opened: the unique name it has in the column ``run``, and where it lies."""
+
+    run: str
+    recording: Recording
+
+
+class Result:
+    """Rows of a query, computed while they are read.
+
+    Attributes:
+        schema: Arrow schema; a column name that occurs twice got a suffix (``name``, ``name_1``).
+    """
+
+    def __init__(self, reader: pa.RecordBatchReader) -> None:
+        self._reader = reader
+        self.schema = pa.schema(
+            [
+                f.with_name(n)
+                for f, n in zip(reader.schema, unique_names(reader.schema.names, "{}_{}", first=1), strict=True)
+            ]
+        )
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches of at most ``BATCH_ROWS`` rows.
+
+        Raises:
+            UsageError: the query fails on a value, e.g. a cast or an overflow.
+            InputFormatError: a table of a recording cannot be read.
+            LimitExceededError: the query needs more memory or disk than it may use.
+        """
+        while True:
+            try:
+                batch = self._reader.read_next_batch()
+            except StopIteration:
+                return
+            except (duckdb.Error, pa.ArrowException, OSError) as error:
+                raise _translated(error) from error
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
+
+    def read_all(self) -> pa.Table:
+        """Return all rows as one Arrow table, in memory."""
+        return pa.Table.from_batches(list(self), self.schema)
+
+
+class Recordings:
+    """Recordings opened for SQL. Use as a context manager; close it to release the engine and its spill files.
+
+    Args:
+        directories: recordings (directories with a manifest and tables), at least one.
+        memory_limit: what the engine may use before it spills to disk, e.g. ``2GB`` (default: 80 % of the memory).
+
+    Raises:
+        UsageError: no directory given, or a memory limit that is none.
+        InputNotFoundError: no recording there.
+        SchemaVersionError: a table of a version this release does not read, or with columns that do not fit it.
+        InputFormatError: a table that is not Parquet, or cut off.
+    """
+
+    def __init__(self, directories: Sequence[Path], *, memory_limit: str | None = None) -> None:
+        if not directories:
+            raise UsageError("no recording given", remedy="name one or more recording directories")
+        recordings = [_open(directory) for directory in directories]
+        labels = [r.manifest.label or r.directory.name or r.manifest.run_id for r in recordings]
+        names = unique_names(labels, "{} ({})", first=2)
+        self.runs = [OpenRun(name, r) for name, r in zip(names, recordings, strict=True)]
+        sources = {name: _source(table, self.runs) for name, table in RUN_TABLES.items()}
+        self._spill = tempfile.TemporaryDirectory(prefix="magneton-")
+        try:
+            self._connection = self._connect(sources, memory_limit)
+        except BaseException:
+            self._spill.cleanup()
+            raise
+
+    def _connect(self, sources: Mapping[str, Any], memory_limit: str | None) -> duckdb.DuckDBPyConnection:
+        config: dict[str, str | bool | int | float | list[str]] = {
+            "temp_directory": self._spill.name,
+            "autoinstall_known_extensions": "false",
+            "autoload_known_extensions": "false",
+        }
+        if memory_limit is not None:
+            config["memory_limit"] = memory_limit
+        try:
+            connection = duckdb.connect(config=config)
+        except duckdb.Error as error:
+            raise UsageError(_message(error), remedy="give a memory limit such as 2GB") from error
+        for name, source in sources.items():
+            connection.register(name, source)
+        connection.register(RUNS.name, _runs_table(self.runs))
+        for view in VIEWS.values():
+            connection.execute(f"CREATE VIEW {view.name} AS {view.sql}")
+        # The engine opens no file, so no directory is allowed. The order matters: the last line makes the others final.
+        connection.execute("SET python_enable_replacements = false")
+        connection.execute("SET allowed_directories = []")
+        connection.execute("SET enable_external_access = false")
+        connection.execute("SET lock_configuration = true")
+        return connection
+
+    def query(self, sql: str, values: Mapping[str, str] | None = None) -> Result:
+        """Run one SELECT.
+
+        Args:
+            sql: the query; ``$name`` stands for a value.
+            values: values by name. Each is bound as text and compared as the type of what it meets.
+
+        Returns:
+            The result, computed while it is read. It must be read or dropped before the next query.
+
+        Raises:
+            UsageError: not one SELECT, wrong SQL, a function that is not admitted, or values that do not fit the query.
+        """
+        values = dict(values or {})
+        wanted = self._admit(sql)
+        missing, unknown = sorted(wanted - set(values)), sorted(set(values) - wanted)
+        if missing:
+            raise UsageError(f"the query uses ${missing[0]}, which has no value", remedy=f"give {missing[0]}=VALUE")
+        if unknown:
+            raise UsageError(f"a value is given for ${unknown[0]}, which the query does not use")
+        try:
+            relation = self._connection.sql(sql, params=values) if values else self._connection.sql(sql)
+            return Result(relation.to_arrow_reader(BATCH_ROWS))
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise _translated(error) from error
+
+    def _admit(self, sql: str) -> set[str]:
+        """Return the names of the values a query needs, or raise ``UsageError`` when it may not run."""
+        try:
+            sql.encode()
+            statements = self._connection.extract_statements(sql)
+        except UnicodeEncodeError as error:
+            raise UsageError("the query is not valid UTF-8") from error
+        except duckdb.Error as error:
+            raise UsageError(_message(error)) from error
+        if not statements:
+            raise UsageError("the query is empty", remedy=_ONLY_SELECT)
+        if len(statements) > 1:
+            raise UsageError(f"one statement is admitted, {len(statements)} were given", remedy=_ONLY_SELECT)
+        statement = statements[0]
+        if statement.type == duckdb.StatementType.MULTI:
+            raise UsageError(
+                "PIVOT without its values is more than one statement",
+                remedy="list them: PIVOT ... ON column IN ('a', 'b') USING ...",
+            )
+        if statement.type != duckdb.StatementType.SELECT:
+            raise UsageError(f"{statement.type.name} is not admitted", remedy=_ONLY_SELECT)
+        [(tree,)] = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+        parsed = json.loads(tree)
+        if parsed["error"]:
+            raise UsageError(str(parsed["error_message"]), remedy=_ONLY_SELECT)
+        for function in _table_functions(parsed):
+            if function.lower() not in _TABLE_FUNCTIONS:
+                raise UsageError(f"the function {function} is not admitted", remedy="a query sees the recordings only")
+        return set(statement.named_parameters)
+
+    def close(self) -> None:
+        """Close the engine and remove its spill files."""
+        self._connection.close()
+        self._spill.cleanup()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def unique_names(names: Sequence[str], pattern: str, *, first: int) -> list[str]:
+    """Return ``names`` with repeated ones told apart.
+
+    Args:
+        names: names in order; the first of its kind stays as it is.
+        pattern: how a name and a number make a new name, e.g. ``{} ({})``.
+        first: number of the first new name.
+    """
+    taken, out = set(names), []
+    seen: set[str] = set()
+    for name in names:
+        unique, number = name, first
+        while unique in seen or (unique != name and unique in taken):
+            unique, number = pattern.format(name, number), number + 1
+        seen.add(unique)
+        out.append(unique)
+    return out
+
+
+def _open(directory: Path) -> Recording:
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError as error:
+        raise InvalidNameError("the name is not valid UTF-8", path=directory, remedy="rename it") from error
+    if not directory.exists():
+        raise InputNotFoundError("no such recording", path=directory)
+    if not directory.is_dir():
+        raise InputFormatError(
+            "is not a recording, which is a directory",
+            path=directory,
+            remedy="make one with `magneton normalize TRACE -o RUN`",
+        )
+    return Recording.open(directory)
+
+
+def _with_run(table: Table) -> pa.Schema:
+    return pa.schema([RUNS.columns[0].field(), *table.arrow_schema()])
+
+
+def _source(table: Table, runs: Sequence[OpenRun]) -> Any:
+    """Return a table over all runs as an Arrow dataset whose column ``run`` prunes the files of other runs."""
+    schema = _with_run(table)
+    paths: list[str] = []
+    names: list[ds.Expression] = []
+    upgraded: list[pa.Table] = []
+    for opened in runs:
+        path = opened.recording.directory / TABLES_DIR / f"{table.name}.parquet"
+        if not path.exists():
+            continue
+        if inspect_file(path, table.name) == SCHEMA_VERSION:
+            paths.append(str(path.absolute()))
+            names.append(ds.field("run") == ds.scalar(opened.run))
+        else:
+            data = read_table(path, table.name)
+            run = pa.array([opened.run], pa.string()).take(pa.array([0] * data.num_rows, pa.int32()))
+            upgraded.append(pa.Table.from_arrays([run, *data.columns], schema=schema))
+    parts: list[Any] = []
+    if paths:
+        parts.append(
+            ds.FileSystemDataset.from_paths(
+                paths,
+                schema=schema,
+                format=ds.ParquetFileFormat(),
+                filesystem=fs.LocalFileSystem(),
+                partitions=names,
+            )
+        )
+    if upgraded or not parts:
+        parts.append(ds.dataset(pa.concat_tables([schema.empty_table(), *upgraded])))
+    return parts[0] if len(parts) == 1 else ds.dataset(parts)
+
+
+def _runs_table(runs: Sequence[OpenRun]) -> pa.Table:
+    rows = []
+    for opened in runs:
+        manifest = opened.recording.manifest
+        rows.append(
+            {
+                "run": opened.run,
+                "run_id": manifest.run_id,
+                "label": manifest.label,
+                "directory": str(opened.recording.directory),
+                "system": manifest.system.name,
+                "model": manifest.workload.model,
+                "batch": manifest.workload.batch,
+                "input_tokens": manifest.workload.input_tokens,
+                "output_tokens": manifest.workload.output_tokens,
+                "steps": manifest.workload.steps,
+                "created_unix_ns": manifest.created_unix_ns,
+                "incomplete": manifest.incomplete,
+            }
+        )
+    return pa.Table.from_pylist(rows, schema=RUNS.arrow_schema())
+
+
+def _table_functions(node: Any) -> Iterator[str]:
+    """Yield the name of every table function in a serialised query, wherever it stands."""
+    if isinstance(node, dict):
+        if node.get("type") == "TABLE_FUNCTION":
+            yield str(node["function"]["function_name"])
+        for value in node.values():
+            yield from _table_functions(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _table_functions(value)
+
+
+def _message(error: BaseException) -> str:
+    """Return the engine's message on one line, without the picture of the query it draws."""
+    return " ".join(str(error).split("\n\nLINE ")[0].split())
+
+
+def _translated(error: BaseException) -> MagnetonError:
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return LimitExceededError(f"the query needs too much memory: {_message(error)}")
+    if isinstance(error, pa.ArrowException | OSError) or "arrow" in str(error).lower():
+        return InputFormatError(f"a table cannot be read: {_message(error)}")
+    return UsageError(_message(error))
