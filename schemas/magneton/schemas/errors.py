@@ -14,6 +14,7 @@ EXIT_BAD_INPUT = 2
 EXIT_INCONCLUSIVE = 3
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
+EXIT_PIPE_CLOSED = 141
 
 
 def printable(text: object) -> str:
@@ -53,6 +54,10 @@ class MagnetonError(Exception):
 
 class UsageError(MagnetonError):
     """The command or call does not make sense as given."""
+
+
+class MissingDependencyError(MagnetonError):
+    """Something optional that this needs is not installed."""
 
 
 class InputNotFoundError(MagnetonError):

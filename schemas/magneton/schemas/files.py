@@ -34,6 +34,36 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 
 @contextlib.contextmanager
+def publish_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
+    """Build a file aside and put it in place in one step, for files too large to hand to ``atomic_write``.
+
+    The body writes to the yielded temporary path, which lies beside ``path``. On an exception it is removed and an earlier
+    ``path`` stays as it was.
+
+    Raises:
+        OutputExistsError: ``path`` exists and may not be replaced, or is not a regular file.
+        InputNotFoundError: there is no directory to write it to, or it is not writable.
+    """
+    if path.exists() and not path.is_file():
+        raise OutputExistsError("exists and is not a file", path=path, remedy="choose another output")
+    if path.exists() and not overwrite:
+        raise OutputExistsError("already exists", path=path, remedy="choose another output or pass --force")
+    temporary = _sibling(path, "tmp")
+    try:
+        temporary.touch(exist_ok=False)
+    except OSError as error:
+        raise InputNotFoundError(f"cannot create it: {error.strerror}", path=path) from error
+    try:
+        yield temporary
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextlib.contextmanager
 def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> Iterator[Path]:
     """Build a directory aside and put it in place in one step.
 
