@@ -1,1 +1,10 @@
-"""Run a system and leave a recording. The only stage that imports machine-learning frameworks and sensors."""
+"""Run a system and leave a recording. The only stage that imports machine-learning frameworks and sensors.
+
+``from magneton.collectors import Workload, record`` works without any framework installed; what a recorder needs is
+imported when it starts.
+"""
+
+from magneton.collectors.recorder import Recorder, record
+from magneton.schemas.manifest import Workload
+
+__all__ = ["Recorder", "Workload", "record"]

@@ -1,0 +1,192 @@
+"""``record``: run a block of code under a capture and leave a recording, also when the block fails."""
+
+from __future__ import annotations
+
+import copy
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from magneton.collectors.recording import RecordingWriter, clock_anchor, cpu, versions
+from magneton.collectors.torch_profile import TorchProfile
+from magneton.schemas.errors import UsageError
+from magneton.schemas.manifest import Capture, Device, System, Workload
+
+PROFILE = "profile"
+SCRUBBED = (
+    "Host name, output path and the directories of source files were removed from the trace; "
+    "times and everything else are as the profiler wrote them."
+)
+
+
+class Profile(Protocol):
+    """What a recorder needs of a profiler. ``export`` writes what was recorded into a directory and returns the file."""
+
+    source_format: str
+
+    def start(self) -> None:
+        """Begin the first step."""
+
+    def step(self) -> None:
+        """End a step and begin the next."""
+
+    def stop(self) -> None:
+        """End the last step."""
+
+    def export(self, directory: Path) -> Path:
+        """Write what was recorded."""
+
+    def rank(self) -> int:
+        """Return the rank of this process."""
+
+    def devices(self) -> list[Device]:
+        """Return the accelerators in use."""
+
+
+class Recorder:
+    """Records what runs in its ``with`` block; see ``record``, which makes one.
+
+    Args:
+        path: directory of the recording.
+        profile: profiler to run.
+        label: free text naming the recording (default: the directory's name).
+        system: name of what runs.
+        workload: the work, as its author states it.
+        overwrite: replace an earlier recording at ``path``.
+
+    Raises:
+        OutputExistsError: ``path`` is taken (raised on entering the block, before anything runs).
+    """
+
+    def __init__(
+        self,
+        path: str | PathLike[str],
+        profile: Profile,
+        *,
+        label: str | None = None,
+        system: str | None = None,
+        workload: Workload | None = None,
+        overwrite: bool = False,
+    ) -> None:
+        self.path = Path(path)
+        self._profile = profile
+        self._label = label or self.path.name
+        self._system = system
+        self._workload = copy.deepcopy(workload) if workload is not None else Workload()
+        if workload is not None and self._workload.source is None:
+            self._workload.source = "record"
+        self._overwrite = overwrite
+        self._steps = 0
+
+    @property
+    def _announced(self) -> int | None:
+        if self._workload.steps is None:
+            return None
+        return self._workload.steps + (self._workload.warmup_steps or 0)
+
+    def __enter__(self) -> Self:
+        self._writer = RecordingWriter(self.path, label=self._label, overwrite=self._overwrite)
+        try:
+            self._anchors = [clock_anchor()]
+            self._profile.start()
+        except BaseException:
+            self._writer.discard()
+            raise
+        return self
+
+    def step(self) -> None:
+        """Say that a step has ended (warm-up steps count). Steps beyond those announced are not recorded.
+
+        Raises:
+            UsageError: the number of steps was not announced.
+        """
+        if self._announced is None:
+            raise UsageError("the recorder was not told how many steps to expect", remedy="give Workload(steps=...)")
+        self._steps += 1
+        self._profile.step()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            self._finish(error)
+        except BaseException as failure:
+            self._writer.discard()
+            if error is None:
+                raise
+            # What the program raised is what its author needs to see first.
+            error.add_note(f"magneton: nothing was recorded: {failure}")
+
+    def _finish(self, error: BaseException | None) -> None:
+        self._profile.stop()
+        self._anchors.append(clock_anchor())
+        rank = self._profile.rank()
+        file = self._profile.export(self._writer.raw_directory(PROFILE, rank))
+        notes = [SCRUBBED]
+        if error is not None:
+            notes.append(f"Stopped by {type(error).__name__} after {self._steps} whole steps, warm-up included.")
+        elif self._announced is not None and self._steps < self._announced:
+            notes.append(f"Ended after {self._steps} of {self._announced} steps, warm-up included.")
+        capture = Capture(
+            name=PROFILE,
+            kind=PROFILE,
+            rank=rank,
+            source_format=self._profile.source_format,
+            file=file.name,
+            incomplete=len(notes) > 1,
+            anchors=self._anchors,
+        )
+        self._writer.publish(
+            [capture],
+            system=System(name=self._system, versions=versions()),
+            workload=self._workload,
+            devices=[cpu(), *self._profile.devices()],
+            notes=notes,
+        )
+
+
+def record(
+    path: str | PathLike[str],
+    *,
+    label: str | None = None,
+    system: str | None = None,
+    workload: Workload | None = None,
+    overwrite: bool = False,
+) -> Recorder:
+    """Record a PyTorch program's profile: operators, shapes, Python frames, module calls, kernels.
+
+    Use it around the loop, and say where each step ends::
+
+        with record("runs/mine", workload=Workload(model="gpt2", batch=4, steps=5, warmup_steps=2)) as recorder:
+            for batch in batches:
+                model(batch)
+                recorder.step()
+
+    The first ``workload.warmup_steps`` steps run but are not in the trace; ``workload.steps`` are recorded. Without
+    ``workload.steps`` everything in the block is recorded, with no step marks. A profile with stacks slows the host down
+    (typically by 1.2 to 2 times), so its times are for comparing shares, not for stating speed. When the block raises,
+    what was recorded until then is published and marked incomplete. In a job of several ranks give each its own path.
+
+    Args:
+        path: directory of the recording, which must not exist unless ``overwrite`` is given.
+        label: free text naming it (default: the directory's name).
+        system: name of what runs, e.g. ``transformers``.
+        workload: model, batch, tokens, steps, warm-up.
+        overwrite: replace an earlier recording at ``path``.
+
+    Returns:
+        The recorder, to be entered.
+
+    Raises:
+        MissingDependencyError: torch is not installed.
+        UsageError: a number of steps below 1, or of warm-up steps below 0.
+    """
+    steps = workload.steps if workload is not None else None
+    warmup_steps = (workload.warmup_steps if workload is not None else None) or 0
+    if (steps is not None and steps < 1) or warmup_steps < 0:
+        raise UsageError(
+            f"cannot record {steps} steps after {warmup_steps} of warm-up", remedy="record at least 1 step"
+        )
+    profile = TorchProfile(warmup_steps=warmup_steps, steps=steps)
+    return Recorder(path, profile, label=label, system=system, workload=workload, overwrite=overwrite)

@@ -1,0 +1,157 @@
+"""Writing a recording: where raw files go, and the manifest that makes the directory a recording. No frameworks here."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+from magneton.schemas.files import publish_directory
+from magneton.schemas.ids import run_id, sha256_file
+from magneton.schemas.manifest import (
+    MANIFEST_NAME,
+    Capture,
+    ClockAnchor,
+    Device,
+    FileEntry,
+    Manifest,
+    System,
+    Workload,
+    write_manifest,
+)
+
+RAW = "raw"
+# Distributions whose version says which program ran, by the module that shows they were used.
+_SYSTEMS = {
+    "accelerate": "accelerate",
+    "diffusers": "diffusers",
+    "megatron.core": "megatron-core",
+    "numpy": "numpy",
+    "sglang": "sglang",
+    "torch": "torch",
+    "transformers": "transformers",
+    "triton": "triton",
+    "vllm": "vllm",
+}
+
+
+def tool_name() -> str:
+    """Return ``magneton <version>``, or ``magneton`` when it runs from a source tree that is not installed."""
+    try:
+        return f"magneton {metadata.version('magneton')}"
+    except metadata.PackageNotFoundError:
+        return "magneton"
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the known systems this process has imported so far."""
+    found = {"python": ".".join(map(str, sys.version_info[:3]))}
+    for module, distribution in _SYSTEMS.items():
+        if module in sys.modules:
+            try:
+                found[distribution] = metadata.version(distribution)
+            except metadata.PackageNotFoundError:
+                continue
+    return found
+
+
+def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:
+    """Return the host processor, with its model name where the kernel gives one."""
+    try:
+        lines = cpuinfo.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return Device(name=next(filter(None, names), None), kind="cpu")
+
+
+def clock_anchor() -> ClockAnchor:
+    """Return this instant on the wall clock and on the monotonic clock.
+
+    The wall clock is read before and after and halved, so that the pair is off by half of one reading at most.
+    """
+    before = time.time_ns()
+    monotonic = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    after = time.time_ns()
+    return ClockAnchor(unix_ns=(before + after) // 2, clock="monotonic", clock_ns=monotonic)
+
+
+class _DiscardedError(Exception):
+    """Makes a publication end without publishing."""
+
+
+class RecordingWriter:
+    """Builds one recording aside and puts it in place whole.
+
+    The output is checked and claimed when the writer is made, before anything has run: a long run does not end at a
+    directory that was taken all along. Call ``publish`` or ``discard`` once.
+
+    Args:
+        path: directory of the recording.
+        label: free text naming it for people.
+        overwrite: replace an earlier recording at ``path``.
+
+    Raises:
+        OutputExistsError: ``path`` is taken.
+        InputNotFoundError: ``path`` cannot be created.
+    """
+
+    def __init__(self, path: Path, *, label: str, overwrite: bool = False) -> None:
+        self._label = label
+        self._publication = contextlib.ExitStack()
+        self._staging = self._publication.enter_context(
+            publish_directory(path, last=MANIFEST_NAME, overwrite=overwrite)
+        )
+
+    def raw_directory(self, capture: str, rank: int) -> Path:
+        """Return (and make) the directory for what a capture leaves on one rank."""
+        directory = self._staging / RAW / capture / f"rank{rank}"
+        directory.mkdir(parents=True, exist_ok=True)
+        return directory
+
+    def publish(
+        self,
+        captures: Sequence[Capture],
+        *,
+        system: System,
+        workload: Workload,
+        devices: Sequence[Device],
+        notes: Sequence[str] = (),
+    ) -> Manifest:
+        """Hash what lies in the raw directories, write the manifest last and put the recording in place.
+
+        The recording is marked incomplete when one of its captures is.
+        """
+        with self._publication:
+            files = [self._entry(file) for file in sorted((self._staging / RAW).rglob("*")) if file.is_file()]
+            manifest = Manifest(
+                run_id=run_id(file.sha256 for file in files),
+                label=self._label,
+                tool=tool_name(),
+                created_unix_ns=time.time_ns(),
+                system=system,
+                workload=workload,
+                devices=list(devices),
+                captures=list(captures),
+                files=files,
+                incomplete=any(capture.incomplete for capture in captures),
+                notes=list(notes),
+            )
+            write_manifest(self._staging, manifest)
+        return manifest
+
+    def discard(self) -> None:
+        """Remove everything written so far; an earlier recording at the same place stays as it was."""
+        with contextlib.suppress(_DiscardedError), self._publication:
+            raise _DiscardedError
+
+    def _entry(self, file: Path) -> FileEntry:
+        return FileEntry(
+            name=file.name,
+            sha256=sha256_file(file),
+            size_bytes=file.stat().st_size,
+            path=file.relative_to(self._staging).as_posix(),
+        )

@@ -1,0 +1,101 @@
+"""The profile capture of a PyTorch program: operators with shapes, Python frames and module calls from torch.profiler."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from magneton.collectors.scrub import Scrubber, compress_scrubbed
+from magneton.schemas.errors import MissingDependencyError
+from magneton.schemas.manifest import Device
+
+TRACE_NAME = "torch.pt.trace.json.gz"
+
+
+def import_torch() -> Any:
+    """Return the torch module.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    try:
+        return importlib.import_module("torch")
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise MissingDependencyError(
+            "recording a PyTorch program needs torch, which is not installed", remedy="pip install 'magneton[torch]'"
+        ) from error
+
+
+class TorchProfile:
+    """torch.profiler with shapes, stacks and modules, for a number of announced steps or for all that runs.
+
+    Args:
+        warmup_steps: steps during which the profiler is on but keeps nothing.
+        steps: steps to record after them, each marked ``ProfilerStep#N``; None records everything, unmarked. The number
+            must be known beforehand: a profiler told afterwards leaves an empty step at the end.
+
+    Raises:
+        MissingDependencyError: torch is not installed.
+    """
+
+    source_format = "kineto"
+
+    def __init__(self, *, warmup_steps: int = 0, steps: int | None = None) -> None:
+        self._torch = import_torch()
+        profiler = self._torch.profiler
+        schedule = None
+        if steps is not None:
+            schedule = profiler.schedule(wait=0, warmup=warmup_steps, active=steps, repeat=1)
+        self._profiler = profiler.profile(
+            activities=profiler.supported_activities(),
+            schedule=schedule,
+            record_shapes=True,
+            with_stack=True,
+            with_modules=True,
+        )
+
+    def start(self) -> None:
+        """Begin the first step."""
+        self._profiler.start()
+
+    def step(self) -> None:
+        """End a step and begin the next."""
+        self._profiler.step()
+
+    def stop(self) -> None:
+        """End the last step and wait for devices to deliver what they recorded."""
+        self._profiler.stop()
+
+    def export(self, directory: Path) -> Path:
+        """Write the trace (gzip, scrubbed of what identifies the machine) and return its path."""
+        target = directory / TRACE_NAME
+        with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
+            plain = Path(scratch) / "trace.json"
+            self._profiler.export_chrome_trace(str(plain))
+            compress_scrubbed(plain, target, Scrubber())
+        return target
+
+    def rank(self) -> int:
+        """Return this process's rank: of torch.distributed, else the ``RANK`` of its launcher, else 0."""
+        distributed = self._torch.distributed
+        if distributed.is_available() and distributed.is_initialized():
+            return int(distributed.get_rank())
+        launched = os.environ.get("RANK", "")
+        return int(launched) if launched.isdecimal() else 0
+
+    def devices(self) -> list[Device]:
+        """Return the accelerators this process has used through ``torch.cuda`` (NVIDIA, and AMD under ROCm)."""
+        cuda = self._torch.cuda
+        if not cuda.is_initialized():
+            return []
+        found = []
+        for index in range(cuda.device_count()):
+            properties = cuda.get_device_properties(index)
+            uuid = getattr(properties, "uuid", None)
+            found.append(Device(index=index, name=properties.name, uuid=None if uuid is None else str(uuid)))
+        return found
