@@ -1,0 +1,92 @@
+"""Input formats, one file each, behind one small seam.
+
+A source is a module (or object) with
+
+* ``FORMAT``: the name written to ``captures.source_format``;
+* ``sniff(head: bytes, path: Path) -> bool``: does this look like ours? ``head`` is the first 64 KiB of the file *after*
+  decompression (gzip and zstd are recognised by their first bytes), whatever the file is called;
+* ``read(source: Input, stage: Stage, limits: Limits) -> None``: stage every event (see ``magneton.transforms.staging``
+  for the columns and the rules) and fill ``stage.info``. ``source.blocks()`` yields decompressed bytes in blocks within
+  the limits; ``source.path`` is there for formats that need random access (SQLite).
+
+To add a format: write ``sources/<format>.py`` with these three and append it to ``SOURCES`` below, more specific ones
+first; the first that sniffs true reads the file. Sources never write tables, compute ids or nest anything: the shared
+steps do (``host``, ``link``, ``flows``, ``steps``). They raise the typed errors of ``magneton.schemas.errors`` for files
+they must refuse, and quarantine events they cannot use. Names and arguments are data: bound, interned, never executed.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from magneton.schemas.errors import InputFormatError
+from magneton.transforms.staging import Stage
+
+# Modules of this package that are sources, in the order in which they are asked.
+SOURCES: list[str] = ["kineto"]
+
+HEAD_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a file may cost and claim.
+
+    Attributes:
+        max_event_dur_ns: longest credible event; longer ones are quarantined.
+        max_decompressed_bytes: most bytes a file may decompress to.
+        max_ratio: most bytes out per byte in, once ``ratio_floor_bytes`` came out.
+        ratio_floor_bytes: see ``max_ratio``.
+        allow_truncated: keep what can be read of a file that stops in the middle.
+    """
+
+    max_event_dur_ns: int = 7 * 86_400 * 10**9
+    max_decompressed_bytes: int = 64 << 30
+    max_ratio: float = 200.0
+    ratio_floor_bytes: int = 16 << 20
+    allow_truncated: bool = False
+
+
+class Input(Protocol):
+    """An input file, decompressed on the way."""
+
+    path: Path
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the decompressed content in blocks of about a mebibyte."""
+        ...
+
+
+class Source(Protocol):
+    """See the module's docstring."""
+
+    FORMAT: str
+
+    def sniff(self, head: bytes, path: Path) -> bool:
+        """Tell whether the file is of this format."""
+        ...
+
+    def read(self, source: Input, stage: Stage, limits: Limits) -> None:
+        """Stage the events of the file."""
+        ...
+
+
+def find_source(head: bytes, path: Path) -> Source:
+    """Return the source that reads a file.
+
+    Raises:
+        InputFormatError: none does.
+    """
+    for name in SOURCES:
+        source = cast("Source", importlib.import_module(f"{__name__}.{name}"))
+        if source.sniff(head, path):
+            return source
+    raise InputFormatError(
+        "is empty" if not head.strip() else "is not in a format we read",
+        path=path,
+        remedy="give a trace file: kineto/Chrome JSON and the others listed in docs/formats.md",
+    )
