@@ -1,0 +1,131 @@
+"""The command line: one application; every error becomes one line on stderr and an exit code here and nowhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from magneton.cli.commands import COMMANDS
+from magneton.cli.console import Verbose, note, set_verbosity, wants_traceback
+from magneton.schemas.errors import (
+    EXIT_BAD_INPUT,
+    EXIT_INTERNAL,
+    EXIT_INTERRUPTED,
+    EXIT_OK,
+    EXIT_PIPE_CLOSED,
+    MagnetonError,
+)
+
+
+class _PipeClosedError(Exception):
+    """Whoever read our output went away. Raised past typer, which would turn the broken pipe into exit code 1."""
+
+
+class _Group(TyperGroup):
+    """Commands in the order in which one uses them, broken pipes kept recognisable."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError as error:
+            raise _PipeClosedError from error
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the commands as registered."""
+        return list(self.commands)
+
+
+app = typer.Typer(
+    name="magneton",
+    cls=_Group,
+    invoke_without_command=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"magneton {version('magneton')}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def magneton(
+    context: typer.Context,
+    verbose: Verbose = 0,
+    show_version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
+    ] = False,
+) -> None:
+    """Line up two recordings of machine-learning systems and see where one of them spends more.
+
+    Data goes to stdout, everything else to stderr. Exit codes: 0 fine, 1 findings at or above a gate, 2 bad input or usage,
+    3 inconclusive where a gate was asked for, 70 internal error, 130 interrupted.
+    """
+    if context.invoked_subcommand is None:
+        sys.stderr.write(context.get_help() + "\n")
+        raise typer.Exit(EXIT_BAD_INPUT)
+
+
+for _command in COMMANDS:
+    app.command()(_command)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        arguments: words after the program's name (default: those of this process).
+    """
+    set_verbosity(0)
+    try:
+        code = _run(arguments)
+        sys.stdout.flush()
+    except (BrokenPipeError, _PipeClosedError):
+        # What is still buffered has nowhere to go; without this the interpreter complains about it at exit.
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_PIPE_CLOSED
+    return code
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    try:
+        code = typer.main.get_command(app).main(args=arguments, prog_name="magneton", standalone_mode=False)
+    except (BrokenPipeError, _PipeClosedError):
+        raise
+    except MagnetonError as error:
+        return _report(f"error: {error}", error.exit_code)
+    except typer.TyperException as error:
+        context = getattr(error, "ctx", None)
+        where = f" (see {context.command_path} --help)" if context is not None else ""
+        return _report(f"error: {error.format_message()}{where}", EXIT_BAD_INPUT)
+    except (KeyboardInterrupt, typer.Abort):
+        return _report("interrupted", EXIT_INTERRUPTED)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return _report(f"error: {where}{error.strerror or error}", EXIT_BAD_INPUT)
+    except Exception as error:
+        advice = "this is a bug; run again with MAGNETON_TRACEBACK=1 to see where"
+        return _report(f"internal error: {type(error).__name__}: {error} ({advice})", EXIT_INTERNAL)
+    if code == EXIT_INTERRUPTED:
+        note("magneton: interrupted")
+    return code if isinstance(code, int) else EXIT_OK
+
+
+def _report(text: str, code: int) -> int:
+    if wants_traceback():
+        traceback.print_exc(file=sys.stderr)
+    note(f"magneton: {text}")
+    return code

@@ -1,0 +1,16 @@
+"""One command per file; its docstring is what ``--help`` shows.
+
+Commands import what they run inside their function, so that ``--help`` and shell completion wait for no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from magneton.cli.commands.info import info
+from magneton.cli.commands.sql import sql
+from magneton.cli.commands.tables import tables
+
+# In the order in which one uses them.
+COMMANDS: tuple[Callable[..., Any], ...] = (info, sql, tables)

@@ -1,0 +1,59 @@
+"""The command ``magneton info``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from magneton.cli.console import Verbose
+
+
+def info(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Recording: a directory with a manifest.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Write a JSON document.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Show what a recording holds: manifest, captures with the fate of every input event, rows, warnings.
+
+    Every event of an input was kept, merged into another row, ignored as empty or quarantined with a reason; the four
+    counts add up to the events read.
+    """
+    from magneton.cli import output
+    from magneton.flows.recordings import describe
+
+    document = describe(run)
+    if as_json:
+        output.write_document(document)
+    else:
+        _show(document)
+
+
+def _show(document: dict[str, Any]) -> None:
+    from magneton.cli import output
+
+    manifest = document["manifest"]
+    workload = {k: v for k, v in manifest.get("workload", {}).items() if not isinstance(v, dict)}
+    facts = {
+        "run id": manifest["run_id"],
+        "directory": document["directory"],
+        "recorded by": manifest.get("tool"),
+        "system": manifest.get("system", {}).get("name"),
+        "devices": ", ".join(str(d.get("name")) for d in manifest.get("devices", [])) or None,
+        "workload": ", ".join(f"{k} {v}" for k, v in workload.items()) or None,
+        "incomplete": "yes: totals are lower bounds" if manifest.get("incomplete") else None,
+    }
+    known = [(k, v) for k, v in facts.items() if v is not None]
+    output.show_table(["", ""], known, wrap=[""], title=str(manifest["label"]))
+    captures = document["captures"]
+    names = ["capture", "rank", "kind", "source_format", "n_raw", "n_kept", "n_merged", "n_ignored", "n_quarantined"]
+    output.show_table(
+        names, [[c[n] for n in names] for c in captures], right={n for n in names if n.startswith("n_")} | {"rank"}
+    )
+    output.show_table(["table", "rows"], [(k, v) for k, v in document["tables"].items() if v], right=["rows"])
+    if document["health"]:
+        names = ["capture", "rank", "kind", "code", "count", "message"]
+        output.show_table(
+            names, [[h[n] for n in names] for h in document["health"]], right=["rank", "count"], wrap=["message"]
+        )

@@ -1,0 +1,81 @@
+"""What goes to stderr: log lines, progress and notes. Stdout carries data only."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from magneton.schemas.errors import printable
+
+LOG = logging.getLogger("magneton")
+
+
+class _OneLine(logging.Formatter):
+    """Escapes control characters, so that a name from a trace cannot drive the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record on one line; a traceback, which is ours, follows as it is."""
+        line = printable(f"magneton: {record.levelname.lower()}: {record.getMessage()}")
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+def set_verbosity(count: int) -> int:
+    """Send log records to stderr: warnings, with one ``-v`` what is done, with two every detail."""
+    level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(count, 2)]
+    LOG.handlers[:] = [logging.StreamHandler(sys.stderr)]
+    LOG.handlers[0].setFormatter(_OneLine())
+    LOG.propagate = False
+    if count or LOG.level == logging.NOTSET:
+        LOG.setLevel(level)
+    return count
+
+
+Verbose = Annotated[
+    int,
+    typer.Option(
+        "--verbose",
+        "-v",
+        count=True,
+        callback=set_verbosity,
+        show_default=False,
+        help="Log to stderr what is done; twice for every detail and tracebacks.",
+    ),
+]
+
+
+def wants_traceback() -> bool:
+    """Return whether an error is to be shown with its traceback."""
+    return os.environ.get("MAGNETON_TRACEBACK", "") not in ("", "0") or LOG.level == logging.DEBUG
+
+
+def stderr_console() -> Console:
+    """Return a console on stderr (it honours ``NO_COLOR``, and is silent about colours when stderr is no terminal)."""
+    return Console(stderr=True, highlight=False)
+
+
+def note(text: str) -> None:
+    """Write one line about the output to stderr."""
+    sys.stderr.write(printable(text) + "\n")
+
+
+@contextlib.contextmanager
+def working(what: str) -> Iterator[Progress]:
+    """Show that work goes on, with the time it takes, while stderr is a terminal."""
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TimeElapsedColumn(),
+    )
+    console = stderr_console()
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        progress.add_task(printable(what), total=None)
+        yield progress

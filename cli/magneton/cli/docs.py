@@ -1,0 +1,81 @@
+"""Makes ``docs/cli.md`` from the commands themselves.
+
+``python -m magneton.cli.docs`` writes it, with ``--check`` it only says whether it is up to date (exit code 1 when not).
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from typing import Any
+
+import typer
+
+from magneton.cli.app import app
+from magneton.schemas import docs
+
+_INTRODUCTION = """\
+# Command line
+
+Made by `make docs` from the commands; do not edit. `magneton --help` and `magneton COMMAND --help` say the same.
+
+Data goes to stdout; progress, notes and errors go to stderr. `NO_COLOR` switches colours off. An error is one line that names
+the file, the reason and the remedy; `MAGNETON_TRACEBACK=1` or `-vv` adds the traceback. A name that begins with a dash goes after
+`--` or is written `./-name`. `magneton --install-completion` sets up shell completion.
+
+| exit code | meaning |
+|---|---|
+| 0 | fine |
+| 1 | findings at or above the gate that was asked for |
+| 2 | bad input, wrong usage, or recordings that are not comparable |
+| 3 | inconclusive, where a gate was asked for |
+| 70 | internal error: a bug |
+| 130 | interrupted |
+| 141 | whoever read the output closed it |
+"""
+
+
+def commands() -> dict[str, Any]:
+    """Return the commands by name, as the command line has them."""
+    group: Any = typer.main.get_command(app)
+    return dict(group.commands)
+
+
+def _usage(name: str, command: Any) -> str:
+    words = ["magneton", name, "[OPTIONS]"]
+    for parameter in command.params:
+        if parameter.param_type_name == "argument":
+            word = parameter.metavar or parameter.name.upper()
+            words.append(f"{word}..." if parameter.nargs == -1 else word)
+    return " ".join(words)
+
+
+def _default(parameter: Any) -> str:
+    value = parameter.default
+    return "" if value in (None, False) or parameter.count or callable(value) else f" (default: {value})"
+
+
+def _section(name: str, command: Any) -> str:
+    parts = [f"## `magneton {name}`\n\n```\n{_usage(name, command)}\n```\n"]
+    parts.append(inspect.cleandoc(command.help or "") + "\n")
+    arguments = [p for p in command.params if p.param_type_name == "argument"]
+    options = [p for p in command.params if p.param_type_name == "option" and not getattr(p, "hidden", False)]
+    if arguments:
+        rows = [(f"`{p.metavar or p.name.upper()}`", getattr(p, "help", "") or "") for p in arguments]
+        parts.append(docs.markdown_table(("argument", "meaning"), rows))
+    rows = []
+    for option in options:
+        names = ", ".join(sorted((*option.opts, *option.secondary_opts), key=len))
+        value = "" if option.is_flag or option.count else f" {option.metavar or option.name.upper()}"
+        rows.append((f"`{names}{value}`", f"{option.help or ''}{_default(option)}"))
+    parts.append(docs.markdown_table(("option", "meaning"), rows))
+    return "\n".join(parts)
+
+
+def text() -> str:
+    """Return ``docs/cli.md``."""
+    return "\n".join([_INTRODUCTION, *(_section(n, c) for n, c in commands().items())])
+
+
+if __name__ == "__main__":
+    sys.exit(docs.command(text, "docs/cli.md"))

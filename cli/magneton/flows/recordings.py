@@ -1,0 +1,58 @@
+"""Recordings as a user asks for them: what one holds, what its tables mean, and SQL over several."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from magneton.analysis.query import OpenRun, Recordings, Result
+from magneton.schemas.columns import Table
+from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.view_columns import RUN_COLUMN
+from magneton.schemas.views import RUNS, VIEWS
+
+__all__ = ["OpenRun", "Recordings", "Result", "catalog", "describe"]
+
+
+def describe(directory: Path) -> dict[str, Any]:
+    """Return what a recording holds, as a JSON-able document.
+
+    Returns:
+        ``directory``; ``manifest`` as written; ``tables`` (rows by table); ``captures`` (rows of that table, with the counts
+        of input events kept, merged, ignored and quarantined); ``health`` (warnings, and quarantined events by reason).
+
+    Raises:
+        MagnetonError: as ``Recordings`` does.
+    """
+    with Recordings([directory]) as opened:
+        counts = " UNION ALL ".join(f"SELECT '{name}', count(*) FROM {name}" for name in RUN_TABLES)
+        tables = {next(iter(r.values())): list(r.values())[1] for r in opened.query(counts).read_all().to_pylist()}
+        return {
+            "directory": str(directory),
+            "manifest": msgspec.to_builtins(opened.runs[0].recording.manifest),
+            "tables": {name: tables[name] for name in RUN_TABLES},
+            "captures": _records(opened, "SELECT * EXCLUDE (run) FROM captures ORDER BY capture, rank"),
+            "health": _records(opened, "SELECT * EXCLUDE (run) FROM health ORDER BY capture, rank, kind DESC, code"),
+        }
+
+
+def _records(opened: Recordings, sql: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = opened.query(sql).read_all().to_pylist()
+    return rows
+
+
+def catalog() -> list[dict[str, Any]]:
+    """Return every table and view a query can use: name, kind, meaning, columns with type, unit and meaning, SQL of views."""
+    entries = [_entry(RUNS, "table", RUNS.columns)]
+    entries += [_entry(t, "table", (RUN_COLUMN, *t.columns)) for t in RUN_TABLES.values()]
+    entries += [_entry(v.table, "view", v.table.columns, inspect.cleandoc(v.sql)) for v in VIEWS.values()]
+    return entries
+
+
+def _entry(table: Table, kind: str, columns: Iterable[Any], sql: str | None = None) -> dict[str, Any]:
+    described = [{"name": c.name, "type": str(c.type), "unit": c.unit, "doc": c.doc} for c in columns]
+    return {"name": table.name, "kind": kind, "doc": table.doc, "columns": described, "sql": sql}
