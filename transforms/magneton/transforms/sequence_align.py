@@ -13,7 +13,7 @@ _WINDOW = 2000
 
 
 def align(a: Ints, b: Ints, weight: Weights) -> Ints:
-    """Align two sequences of codes so that the sum of weights of the pairs is as large as possible.
+    """Align two sequences of codes: as large a sum of the pairs' weights, less the elements left out, as possible.
 
     Equal ends are taken as they are. What remains is solved exactly up to 2,000 by 2,000 elements, and beyond that in
     overlapping windows of this size, so that memory does not grow with the input and time grows linearly with it
@@ -75,8 +75,8 @@ def _equal_run(a: Ints, b: Ints, weight: Weights, best_a: Weights, best_b: Weigh
 def _align_exactly(a: Ints, b: Ints, weight: Weights, *, whole: bool) -> tuple[Ints, Ints]:
     """Align by dynamic programming; return the paired indices of both sides, increasing.
 
-    Every element left out costs one. For whole sequences this changes nothing (each pair saves two), but it lets an
-    alignment of two windows end early instead of squeezing the rest of the longer one in.
+    That every element left out costs something lets an alignment of two windows (``whole`` is false) end early instead
+    of squeezing the rest of the longer one in.
     """
     n, m = len(a), len(b)
     by_column = weight[:, b].astype(np.int32)
