@@ -1,0 +1,75 @@
+# `make help` lists what can be done. Everything happens in .venv, which is made on first use.
+
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+RUN_A ?= examples/recordings/gpt2-hf
+RUN_B ?= examples/recordings/gpt2-fused
+OUT ?=
+TEST_ARGS ?=
+
+# Names reach the shell through the environment, exactly as they were typed: $(value ...) keeps make from expanding a `$`
+# in them, and unexport keeps it from doing so while it fills the environment.
+unexport RUN_A RUN_B OUT
+export MAGNETON_RUN_A := $(value RUN_A)
+export MAGNETON_RUN_B := $(value RUN_B)
+export MAGNETON_OUT := $(value OUT)
+
+.PHONY: help
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' Makefile
+	@echo
+	@echo "  make diff RUN_A='first run' RUN_B='second run' OUT='a directory'   any two recordings or traces"
+
+.PHONY: diff
+diff: $(VENV)/.core ## Compare two recordings: the shipped ones, or RUN_A and RUN_B; writes out/<a>-vs-<b>/ or OUT
+	@$(BIN)/python -m magneton.cli diff $${MAGNETON_OUT:+-o "$$MAGNETON_OUT"} -- "$$MAGNETON_RUN_A" "$$MAGNETON_RUN_B"
+
+.PHONY: dev
+dev: $(VENV)/.dev ## Prepare .venv for development
+
+.PHONY: test
+test: $(VENV)/.dev ## Run the quick tests (TEST_ARGS are passed on to pytest)
+	@$(BIN)/python -m pytest -m "not slow" $(TEST_ARGS)
+
+.PHONY: test-slow
+test-slow: $(VENV)/.dev ## Run the slow tests
+	@$(BIN)/python -m pytest -m slow $(TEST_ARGS)
+
+.PHONY: lint
+lint: $(VENV)/.dev ## Check format, style, types and which stage imports which
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+.PHONY: format
+format: $(VENV)/.dev ## Format the code and mend what can be mended
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+.PHONY: docs
+docs: $(VENV)/.core ## Write the generated pages docs/formats.md and docs/cli.md
+	@$(BIN)/python -m magneton.schemas.docs
+	@$(BIN)/python -m magneton.cli.docs
+
+.PHONY: clean
+clean: ## Remove .venv, caches and build output (not out/, which holds results)
+	@rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks
+	@find cli collectors transforms analysis schemas tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are older than pyproject.toml when dependencies may have changed; otherwise nothing is installed again.
+$(VENV)/.core: pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make PYTHON=python3.12 ...")'
+	@echo "Preparing $(VENV) ..." >&2
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+# After .core, so that `make -j` never installs twice at once into one environment.
+$(VENV)/.dev: pyproject.toml $(VENV)/.core
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
