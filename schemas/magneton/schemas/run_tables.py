@@ -104,6 +104,13 @@ KERNELS = event_table(
     Column("launch_latency_ns", INT, "start minus start of its launch; negative under clock skew", "ns"),
     Column("graph_launch", BOOL, "the launch replays a captured graph (its correlation is shared)"),
     Column("graph_node_id", INT, "node of that graph, where the input names it"),
+    Column(
+        "capture_launch_id",
+        INT,
+        "call that put it into the graph, in a capture of kind `graph_capture`: row of `launches`",
+    ),
+    Column("layer", INT, "in a graph replay: which of the repeating blocks of the kernel sequence it lies in, from 0"),
+    Column("layer_position", INT, "its place in the block; kernels that correspond have the same"),
     Column("bytes", INT, "bytes moved", "bytes"),
     Column("grid", INTS, "grid size"),
     Column("block", INTS, "block size"),
