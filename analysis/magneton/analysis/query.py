@@ -327,6 +327,7 @@ def _message(error: BaseException) -> str:
 def _translated(error: BaseException) -> MagnetonError:
     if isinstance(error, duckdb.OutOfMemoryException):
         return LimitExceededError(f"the query needs too much memory: {_message(error)}")
-    if isinstance(error, pa.ArrowException | OSError) or "arrow" in str(error).lower():
+    # The engine keeps nothing of Arrow's exception but its text.
+    if isinstance(error, pa.ArrowException | OSError) or "reading the stream registered as" in str(error):
         return InputFormatError(f"a table cannot be read: {_message(error)}")
     return UsageError(_message(error))

@@ -25,6 +25,8 @@ REGIONS = Table(
         _DIFF,
         Column("region_id", INT, "identity within the diff, from 0, in order of execution", required=True),
         Column("kind", STRING, "`paired`, `only_a` or `only_b`", required=True),
+        Column("group_id", INT, "regions that are the same operators in the same kind of module (layers of a model)"),
+        Column("stratum", STRING, "kind of step it belongs to"),
         Column("label", STRING, "what to call it: module path and operators"),
         *_both("module", STRING, "module path with instance numbers"),
         *_both("ops", STRING, "operators with counts, most time first"),
@@ -34,6 +36,7 @@ REGIONS = Table(
         *_both("share_ns", FLOAT, "device time per unit, overlapping kernels sharing each instant equally", "ns"),
         *_both("transfer_ns", FLOAT, "sum of copies and memsets per unit", "ns"),
         *_both("bytes", FLOAT, "bytes copied or set per unit", "bytes"),
+        *_both("launches", FLOAT, "device activities (kernels, copies, memsets) per unit"),
         *_both("kernel_class", STRING, "kind of kernel with most time"),
         Column("delta_ns", FLOAT, "`kernel_ns_b - kernel_ns_a`, a missing side counting as no work", "ns"),
         Column("evidence", STRING, "what the pairing rests on, strongest first, space separated"),
@@ -59,11 +62,11 @@ MATCHES = Table(
 
 FINDINGS = Table(
     "findings",
-    "Regions whose cost differs, with what may be concluded from the recordings at hand.",
+    "Groups of regions whose cost differs, with what may be concluded from the recordings at hand.",
     (
         _DIFF,
         Column("finding_id", INT, "identity within the diff, largest difference first", required=True),
-        Column("region_id", INT, "row of `regions`"),
+        Column("group_id", INT, "group of regions it is about: `regions.group_id`"),
         Column("verdict", STRING, "`waste`, `trade-off`, `equal`, `inconclusive` or `not comparable`"),
         Column("costly_side", STRING, "`a` or `b`"),
         Column("delta_ns", FLOAT, "difference of kernel time per unit, B minus A", "ns"),

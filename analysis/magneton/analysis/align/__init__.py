@@ -1,0 +1,1 @@
+"""Alignment of two recordings by structure: operator tree, module path, shapes, order, kernel class."""

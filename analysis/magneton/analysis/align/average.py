@@ -1,0 +1,97 @@
+"""From the steps of one side to one tree: the median step, its leaves carrying the mean work of all steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magneton.analysis.align.matcher import Matcher
+from magneton.analysis.align.tree import Interner, Node, Work, freeze
+from magneton.analysis.align.work import Step
+
+
+@dataclass
+class Average:
+    """The averaged step of one side and the device time of every step it was made from, in ns."""
+
+    tree: Node
+    n_steps: int
+    step_device_ns: list[float]
+    step_kernel_ns: list[float]
+    step_host_ns: list[float]
+    view_ns: float
+
+
+def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Average:
+    """Average frozen steps into one tree.
+
+    The step with the median device time gives the tree; the others are aligned to it, which is trivial where they have
+    the same structure. Operators that only other steps have are added to the tree with their mean.
+
+    Args:
+        steps: steps of one side, at least one, each with device work.
+        intern: numbering of structures shared with the other side.
+        unit: samples or tokens of one step: the means are divided by it.
+    """
+    by_time = sorted(range(len(steps)), key=lambda i: (steps[i].tree.device_ns, i))
+    template = steps[by_time[(len(steps) - 1) // 2]].tree
+    weight = 1.0 / (len(steps) * unit)
+    leaves = template.leaves()
+    mean = {leaf: Work() for leaf in leaves}
+    members: dict[Node, list[int]] = {leaf: [] for leaf in leaves}
+    extra: dict[tuple[int, str | None], Node] = {}
+    for step in steps:
+        for leaf, source in _assigned(template, step.tree):
+            target = leaf
+            if target is None:
+                target = extra.setdefault((source.strict, source.module), _copy(source))
+                mean.setdefault(target, Work())
+                members.setdefault(target, [])
+            mean[target].add(source.work or Work(), weight)
+            if source.ident is not None:
+                members[target].append(source.ident)
+    tree = _rebuilt(template, mean, members)
+    for node in extra.values():
+        node.work, node.members = mean[node], members[node]
+        tree.children.append(node)
+    freeze(tree, intern)
+    return Average(
+        tree,
+        len(steps),
+        [s.tree.device_ns / unit for s in steps],
+        [sum(leaf.work.kernel_ns for leaf in s.tree.leaves() if leaf.work) / unit for s in steps],
+        [s.host_ns / unit for s in steps if s.host_ns is not None],
+        sum(s.view_ns for s in steps) * weight,
+    )
+
+
+def _assigned(template: Node, tree: Node) -> list[tuple[Node | None, Node]]:
+    """Return each leaf of a step with the template's leaf it belongs to, or None."""
+    if tree is template or tree.strict == template.strict:
+        return list(zip(template.leaves(), tree.leaves(), strict=True))
+    result: list[tuple[Node | None, Node]] = []
+    for found in Matcher().match(template, tree):
+        for index, source in enumerate(found.b):
+            result.append((found.a[min(index, len(found.a) - 1)] if found.a else None, source))
+    return result
+
+
+def _copy(source: Node) -> Node:
+    return Node(
+        source.kind, source.name, source.ident, source.order, source.shapes, source.module, backward=source.backward
+    )
+
+
+def _rebuilt(node: Node, mean: dict[Node, Work], members: dict[Node, list[int]]) -> Node:
+    """Return a copy of the template that carries the means; the steps' own trees stay as they are."""
+    root = _copy(node)
+    stack = [(node, root)]
+    while stack:
+        old, new = stack.pop()
+        if not old.children:
+            new.work, new.members = mean[old], members[old]
+            continue
+        for child in old.children:
+            copied = _copy(child)
+            new.children.append(copied)
+            stack.append((child, copied))
+    return root

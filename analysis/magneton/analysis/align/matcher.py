@@ -1,0 +1,247 @@
+"""Structural alignment of two trees of work: top down, in order, largest agreement first.
+
+Children of matched nodes are aligned as sequences. What stays between two matched neighbours is opened one level at a
+time and aligned again, so that a wrapper on one side does not matter; what still stays at the leaves becomes one region
+of several operators against several. The result does not depend on which side is called A.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from magneton.analysis.align.absorb import gather
+from magneton.analysis.align.sequence import heaviest_common_subsequence
+from magneton.analysis.align.similarity import STRONG, WEAK, Similarity
+from magneton.analysis.align.tree import Node
+
+# Share of all leaves that must match by themselves before neighbours may vouch for the rest.
+MIN_STRONG_SHARE = 0.3
+
+
+@dataclass(slots=True)
+class Correspondence:
+    """Leaves of side A and of side B that do the same work; one list is empty where the other side has none."""
+
+    a: list[Node]
+    b: list[Node]
+    score: float | None
+    evidence: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Gap:
+    a: list[Node]
+    b: list[Node]
+    bracketed: bool
+
+
+@dataclass
+class Matcher:
+    """Aligns two frozen trees; use ``match``."""
+
+    similarity: Similarity = field(default_factory=Similarity)
+    _found: list[Correspondence] = field(default_factory=list)
+    _gaps: list[_Gap] = field(default_factory=list)
+
+    def match(self, a: Node, b: Node) -> list[Correspondence]:
+        """Return the correspondences of two trees whose roots are the same step. Every leaf is in exactly one."""
+        self._found, self._gaps = [], []
+        if a.strict == b.strict:
+            self._equal(a, b)
+            return self._found
+        work = [(a.children, b.children, False)]
+        while work:
+            self._align(*work.pop(), work)
+        self._settle(a, b)
+        return self._found
+
+    def _equal(self, a: Node, b: Node) -> None:
+        evidence = frozenset({"name", "order"} | ({"tree"} if a.n_items >= 3 else set()))
+        for left, right in zip(a.leaves(), b.leaves(), strict=True):
+            shaped = evidence | {"shapes"} if left.shapes else evidence
+            self._found.append(Correspondence([left], [right], 1.0, shaped))
+
+    def _align(
+        self, left: list[Node], right: list[Node], inside: bool, work: list[tuple[list[Node], list[Node], bool]]
+    ) -> None:
+        """Align two lists of siblings; queue what is to be aligned below them."""
+        pairs = self._pairs(left, right)
+        previous = (-1, -1)
+        for i, j in [*pairs, (len(left), len(right))]:
+            gap_a, gap_b = left[previous[0] + 1 : i], right[previous[1] + 1 : j]
+            between = previous != (-1, -1) and i < len(left)
+            self._open(gap_a, gap_b, inside or between, work)
+            if i < len(left):
+                self._pair(left[i], right[j], work)
+            previous = (i, j)
+
+    def _pairs(self, left: list[Node], right: list[Node]) -> list[tuple[int, int]]:
+        if not left or not right:
+            return []
+        ids_a, nodes_a = _symbols(left)
+        ids_b, nodes_b = _symbols(right)
+        matrix = np.zeros((len(nodes_a), len(nodes_b)), dtype=np.float32)
+        for i, j in self._candidates(nodes_a, nodes_b):
+            u, v = nodes_a[i], nodes_b[j]
+            score = 1.0 if u.strict == v.strict else self.similarity(u, v)[0]
+            if score == 1.0 and not self._informative(u) and (u.module is None or u.module != v.module):
+                score = STRONG - 0.01
+            if score >= STRONG:
+                matrix[i, j] = score * (1.0 + 0.5 * np.log2(min(u.n_items, v.n_items)))
+        pairs = heaviest_common_subsequence(ids_a, ids_b, matrix)
+        return pairs or self._run_of_names(left, right)
+
+    def _candidates(self, nodes_a: list[Node], nodes_b: list[Node]) -> Iterator[tuple[int, int]]:
+        """Yield the pairs that can be similar at all: without a name in common no score reaches ``STRONG``."""
+        with_name: dict[str, list[int]] = defaultdict(list)
+        for j, v in enumerate(nodes_b):
+            for name in {v.name, *self.similarity.profile(v).names}:
+                with_name[name].append(j)
+        for i, u in enumerate(nodes_a):
+            for j in sorted(
+                {j for name in {u.name, *self.similarity.profile(u).names} for j in with_name.get(name, ())}
+            ):
+                yield i, j
+
+    def _informative(self, node: Node) -> bool:
+        """Tell whether equality of this structure says something beyond a single name."""
+        return node.n_items >= 3 or self.similarity.profile(node).has_shapes
+
+    def _run_of_names(self, left: list[Node], right: list[Node]) -> list[tuple[int, int]]:
+        """Pair two whole lists of at least three nodes whose names are the same in the same order (no shapes known)."""
+        if (
+            len(left) != len(right)
+            or len(left) < 3
+            or any(u.loose != v.loose for u, v in zip(left, right, strict=True))
+        ):
+            return []
+        known = [self.similarity.profile(n).has_shapes for n in (*left, *right)]
+        return [] if any(known) else [(i, i) for i in range(len(left))]
+
+    def _pair(self, u: Node, v: Node, work: list[tuple[list[Node], list[Node], bool]]) -> None:
+        if u.strict == v.strict:
+            self._equal(u, v)
+        elif not u.children and not v.children:
+            score, evidence = self.similarity(u, v)
+            self._found.append(Correspondence([u], [v], score, evidence | {"order"}))
+        else:
+            work.append((u.children or [u], v.children or [v], True))
+
+    def _open(
+        self, a: list[Node], b: list[Node], bracketed: bool, work: list[tuple[list[Node], list[Node], bool]]
+    ) -> None:
+        """Open the largest nodes of a gap and align again, or keep the gap when nothing can be opened."""
+        if not a and not b:
+            return
+        largest = max((n.n_items for n in (*a, *b) if n.children), default=0)
+        if not a or not b or not largest:
+            self._gaps.append(_Gap(_leaves(a), _leaves(b), bracketed))
+            return
+        # Nodes of similar size open together, so that a gap is aligned a few times and not once per node.
+        work.append((_opened(a, largest), _opened(b, largest), bracketed))
+
+    def _settle(self, a: Node, b: Node) -> None:
+        """Decide the gaps: neighbours may vouch for what lies between them once enough stands by itself."""
+        strong = sum(len(c.a) + len(c.b) for c in self._found)
+        vouched = strong >= MIN_STRONG_SHARE * (a.n_items + b.n_items)
+        if vouched:
+            self._gather(a.leaves(), b.leaves())
+        for gap in self._gaps:
+            whole = len(gap.a) == a.n_items and len(gap.b) == b.n_items and min(len(gap.a), len(gap.b)) == 1
+            if gap.a and gap.b and ((vouched and gap.bracketed) or whole):
+                self._weakly(gap.a, gap.b)
+            else:
+                self._one_sided(gap.a, gap.b)
+
+    def _gather(self, a: list[Node], b: list[Node]) -> None:
+        """Let fused operators gather what they stand for, and take it out of the gaps."""
+        free = {leaf for gap in self._gaps for leaf in (*gap.a, *gap.b)}
+        at_a = {leaf: index for index, leaf in enumerate(a)}
+        at_b = {leaf: index for index, leaf in enumerate(b)}
+        a_to_b = {c.a[0]: at_b[c.b[0]] for c in self._found}
+        b_to_a = {c.b[0]: at_a[c.a[0]] for c in self._found}
+        for fused in gather(b, a, b_to_a, free, self.similarity):
+            self._found.append(
+                Correspondence(fused.parts, [fused.leaf], 0.2 + 0.3 * fused.agreement, frozenset({"order", "shapes"}))
+            )
+        for fused in gather(a, b, a_to_b, free, self.similarity):
+            self._found.append(
+                Correspondence([fused.leaf], fused.parts, 0.2 + 0.3 * fused.agreement, frozenset({"order", "shapes"}))
+            )
+        for gap in self._gaps:
+            gap.a = [leaf for leaf in gap.a if leaf in free]
+            gap.b = [leaf for leaf in gap.b if leaf in free]
+
+    def _weakly(self, a: list[Node], b: list[Node]) -> None:
+        ids_a, nodes_a = _symbols(a)
+        ids_b, nodes_b = _symbols(b)
+        matrix = np.zeros((len(nodes_a), len(nodes_b)), dtype=np.float32)
+        for i, u in enumerate(nodes_a):
+            for j, v in enumerate(nodes_b):
+                # Unequal numbers of operators hint at fusion: then only a name may single out a pair.
+                if len(a) == len(b) or u.name == v.name:
+                    score = self.similarity.weak(u, v)[0]
+                    matrix[i, j] = score if score >= WEAK else 0.0
+        previous = (-1, -1)
+        for i, j in [*heaviest_common_subsequence(ids_a, ids_b, matrix), (len(a), len(b))]:
+            self._joined(a[previous[0] + 1 : i], b[previous[1] + 1 : j])
+            if i < len(a):
+                score, evidence = self.similarity.weak(a[i], b[j])
+                self._found.append(Correspondence([a[i]], [b[j]], score, evidence))
+            previous = (i, j)
+
+    def _joined(self, a: list[Node], b: list[Node]) -> None:
+        """Make one region of what lies between matched neighbours, unless known shapes say it is other work."""
+        if not a or not b:
+            self._one_sided(a, b)
+            return
+        left, right = _merged(self.similarity, a), _merged(self.similarity, b)
+        if left[1] and right[1]:
+            agreement = len(left[0] & right[0]) / min(len(left[0]), len(right[0]))
+            if not agreement:
+                self._one_sided(a, b)
+                return
+            self._found.append(Correspondence(a, b, 0.2 + 0.2 * agreement, frozenset({"order", "shapes"})))
+        else:
+            self._found.append(Correspondence(a, b, 0.2, frozenset({"order"})))
+
+    def _one_sided(self, a: list[Node], b: list[Node]) -> None:
+        self._found.extend(Correspondence([node], [], None) for node in a)
+        self._found.extend(Correspondence([], [node], None) for node in b)
+
+
+def _symbols(nodes: list[Node]) -> tuple[npt.NDArray[np.int64], list[Node]]:
+    """Return each node's symbol (nodes of one structure and module share it) and one node per symbol."""
+    numbers: dict[tuple[int, str | None], int] = {}
+    distinct: list[Node] = []
+    ids = np.empty(len(nodes), dtype=np.int64)
+    for index, node in enumerate(nodes):
+        key = (node.strict, node.module)
+        if key not in numbers:
+            numbers[key] = len(distinct)
+            distinct.append(node)
+        ids[index] = numbers[key]
+    return ids, distinct
+
+
+def _leaves(nodes: list[Node]) -> list[Node]:
+    return [leaf for node in nodes for leaf in node.leaves()]
+
+
+def _opened(nodes: list[Node], largest: int) -> list[Node]:
+    return [
+        part for node in nodes for part in (node.children if node.children and 2 * node.n_items > largest else [node])
+    ]
+
+
+def _merged(similarity: Similarity, nodes: list[Node]) -> tuple[set[int], bool]:
+    """Return all tensor sizes of some leaves, and whether any are known."""
+    sizes: set[int] = set()
+    for node in nodes:
+        sizes.update(similarity.profile(node).sizes)
+    return sizes, bool(sizes)

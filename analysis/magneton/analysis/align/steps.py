@@ -1,0 +1,165 @@
+"""Which steps of two recordings are compared with which, and why the others are not."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from statistics import median
+
+from magneton.analysis.align.tree import Interner, Node, freeze
+from magneton.analysis.align.work import Side, Step
+from magneton.schemas.errors import NotComparableError, UsageError
+
+# A leading step this much dearer than the median of the rest is warm-up; a last one this much cheaper was cut off.
+WARMUP_FACTOR = 1.25
+CUT_FACTOR = 0.5
+
+
+@dataclass
+class Stratum:
+    """Steps of both sides that do the same kind of work and are averaged per side."""
+
+    name: str
+    a: list[Step]
+    b: list[Step]
+
+
+@dataclass
+class Choice:
+    """What is compared, what each unit is called, and what was left out."""
+
+    strata: list[Stratum]
+    unit: str
+    notes: list[tuple[str, str]] = field(default_factory=list)
+
+
+def usable_steps(side: Side, intern: Interner) -> list[Step]:
+    """Freeze a side's steps and return those with device work; split a capture without steps into model calls."""
+    for step in side.steps:
+        freeze(step.tree, intern)
+    steps = [step for step in side.steps if step.tree.device_ns > 0]
+    if len(steps) == 1 and steps[0].row is None:
+        return _model_calls(steps[0], intern)
+    return steps
+
+
+def _model_calls(step: Step, intern: Interner) -> list[Step]:
+    """Split a capture whose top level repeats a sequence with a model call into one step per repetition.
+
+    Only a repetition that contains a module call counts: an operator run twice may well be the waste looked for.
+    """
+    children = step.tree.children
+    kinds = [child.loose for child in children]
+    count = len(kinds)
+    for period in range(1, count // 2 + 1):
+        if count % period or kinds != kinds[:period] * (count // period):
+            continue
+        if not any(c.kind == "module" and c.n_items > 1 for c in children[:period]):
+            return [step]
+        calls = []
+        for start in range(0, count, period):
+            tree = Node("step", "step", None, children[start].order, children=children[start : start + period])
+            freeze(tree, intern)
+            calls.append(Step(None, tree, view_ns=step.view_ns * period / count))
+        return calls
+    return [step]
+
+
+def choose_steps(a: list[Step], b: list[Step], *, skip: int | None = None, all_steps: bool = False) -> Choice:
+    """Choose the steps to compare.
+
+    Serving steps are compared in strata of equal phase, requests and prompt tokens. Otherwise leading steps that are
+    clearly dearer than the rest are left out as warm-up, and a last step that was cut off.
+
+    Args:
+        a: usable steps of side A.
+        b: usable steps of side B.
+        skip: leave out this many leading steps on each side, instead of judging by time.
+        all_steps: leave none out.
+
+    Raises:
+        NotComparableError: a side has no device work, or the serving steps have nothing in common.
+        UsageError: ``skip`` leaves nothing.
+    """
+    for side, steps in (("A", a), ("B", b)):
+        if not steps:
+            raise NotComparableError(
+                f"side {side} has no operator or device activity to compare",
+                remedy="check the trace with `magneton info`",
+            )
+    if all(step.row and step.row["kind"] == "serving_step" for step in (*a, *b)):
+        return _serving(a, b)
+    notes: list[tuple[str, str]] = []
+    kept: list[list[Step]] = []
+    for side, steps in (("A", a), ("B", b)):
+        if skip is not None:
+            if skip >= len(steps):
+                raise UsageError(f"skipping {skip} steps leaves none of the {len(steps)} of side {side}")
+            kept.append(steps[skip:])
+        else:
+            kept.append(steps if all_steps else _steady(steps, side, notes))
+    stepped = [bool(steps[0].row) for steps in kept]
+    unit = "step" if all(stepped) else "call" if max(len(s) for s in kept) > 1 else "capture"
+    if stepped[0] != stepped[1]:
+        notes.append(
+            ("steps_on_one_side", "only one side marks its steps; the other is taken as one step per model call")
+        )
+    return Choice([Stratum(unit, kept[0], kept[1])], unit, notes)
+
+
+def _steady(steps: list[Step], side: str, notes: list[tuple[str, str]]) -> list[Step]:
+    kept = list(steps)
+    while len(kept) >= 3 and len(kept) > len(steps) / 2:
+        rest = median(step.tree.device_ns for step in kept[1:])
+        if kept[0].tree.device_ns <= WARMUP_FACTOR * rest:
+            break
+        kept = kept[1:]
+    if len(kept) < len(steps):
+        names = ", ".join(step.name for step in steps[: len(steps) - len(kept)])
+        notes.append(
+            ("warmup_dropped", f"side {side}: {names} left out as warm-up (over 1.25 x the median of the rest)")
+        )
+    if len(kept) >= 3 and kept[-1].tree.device_ns < CUT_FACTOR * median(s.tree.device_ns for s in kept[:-1]):
+        notes.append(("last_step_dropped", f"side {side}: {kept[-1].name} left out, it looks cut off"))
+        kept = kept[:-1]
+    return kept
+
+
+def _serving(a: list[Step], b: list[Step]) -> Choice:
+    groups: dict[tuple[object, ...], tuple[list[Step], list[Step]]] = defaultdict(lambda: ([], []))
+    for index, steps in enumerate((a, b)):
+        for step in steps:
+            groups[_load(step)][index].append(step)
+    strata = [Stratum(_load_name(key), both[0], both[1]) for key, both in groups.items() if both[0] and both[1]]
+    left = [
+        (_load_name(key), "A" if both[0] else "B", len(both[0] or both[1]))
+        for key, both in groups.items()
+        if not (both[0] and both[1])
+    ]
+    if not strata:
+        only = {side: ", ".join(sorted({name for name, s, _ in left if s == side})) for side in "AB"}
+        raise NotComparableError(
+            f"the serving steps have no load in common: A ran {only['A']}; B ran {only['B']}",
+            remedy="record both under the same load",
+        )
+    notes = [
+        ("unmatched_load", f"side {side}: {count} step(s) of {name} have no counterpart and are left out")
+        for name, side, count in left
+    ]
+    strata.sort(key=lambda s: s.name)
+    return Choice(strata, "step", notes)
+
+
+def _load(step: Step) -> tuple[object, ...]:
+    row = step.row or {}
+    return tuple(row.get(k) for k in ("phase", "context_requests", "context_tokens", "generation_requests"))
+
+
+def _load_name(key: tuple[object, ...]) -> str:
+    phase, requests, tokens, generating = key
+    parts = [str(phase or "step")]
+    if requests:
+        parts.append(f"{requests} prompt(s) of {tokens} tokens" if tokens else f"{requests} prompt(s)")
+    if generating:
+        parts.append(f"{generating} decoding")
+    return " ".join([parts[0], *([f"({', '.join(parts[1:])})"] if parts[1:] else [])])

@@ -1,0 +1,189 @@
+"""The tree of work of one step: module calls and operators that carry device time, in order of execution.
+
+Nodes without device time are left out, so that allocations, views and bookkeeping, which differ between versions of a
+system, do not take part in the alignment. Only leaves carry work. On a CPU the work is the time of leaf operators.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+Shape = tuple[tuple[int, ...], ...]
+
+# Operators that by their schema only make a view or allocate. On a CPU their time is kept apart as overhead.
+VIEW_OPS = frozenset(
+    "aten::" + name
+    for name in [
+        "alias",
+        "_reshape_alias",
+        "as_strided",
+        "as_strided_",
+        "detach",
+        "detach_",
+        "diagonal",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "expand",
+        "expand_as",
+        "flatten",
+        "lift",
+        "lift_fresh",
+        "movedim",
+        "mT",
+        "narrow",
+        "new_empty",
+        "new_empty_strided",
+        "numpy_T",
+        "permute",
+        "real",
+        "resolve_conj",
+        "resolve_neg",
+        "reshape",
+        "resize_",
+        "result_type",
+        "select",
+        "set_",
+        "size",
+        "slice",
+        "split",
+        "split_with_sizes",
+        "squeeze",
+        "squeeze_",
+        "stride",
+        "t",
+        "t_",
+        "tensor_split",
+        "chunk",
+        "transpose",
+        "transpose_",
+        "unbind",
+        "unfold",
+        "unsqueeze",
+        "unsqueeze_",
+        "unflatten",
+        "_unsafe_view",
+        "view",
+        "view_as",
+        "view_as_real",
+        "view_as_complex",
+    ]
+)
+
+
+@dataclass(slots=True)
+class Work:
+    """Device work of one operator call in one step. Times in ns, sizes in bytes."""
+
+    kernel_ns: float = 0.0
+    share_ns: float = 0.0
+    transfer_ns: float = 0.0
+    transfer_bytes: float = 0.0
+    n_kernels: float = 0.0
+    n_transfers: float = 0.0
+    n_calls: float = 0.0
+    class_ns: dict[str, float] = field(default_factory=dict)
+
+    def add(self, other: Work, weight: float = 1.0) -> None:
+        """Add another piece of work, scaled."""
+        self.kernel_ns += weight * other.kernel_ns
+        self.share_ns += weight * other.share_ns
+        self.transfer_ns += weight * other.transfer_ns
+        self.transfer_bytes += weight * other.transfer_bytes
+        self.n_kernels += weight * other.n_kernels
+        self.n_transfers += weight * other.n_transfers
+        self.n_calls += weight * other.n_calls
+        for name, value in other.class_ns.items():
+            self.class_ns[name] = self.class_ns.get(name, 0.0) + weight * value
+
+    @property
+    def device_ns(self) -> float:
+        """Kernels and transfers together."""
+        return self.kernel_ns + self.transfer_ns
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A module call, an operator call, or device work without an operator.
+
+    ``ident`` is the row of ``ops``, ``frames`` or ``launches`` that ``kind`` names; ``module`` the path of the module the
+    node belongs to (of the forward operator for backward work), with instance numbers; ``backward`` tells whether it runs
+    inside an autograd backward pass. ``members`` are the idents of the calls a leaf stands for once steps are averaged.
+    """
+
+    kind: str
+    name: str
+    ident: int | None
+    order: tuple[int, int]
+    shapes: Shape | None = None
+    module: str | None = None
+    children: list[Node] = field(default_factory=list)
+    work: Work | None = None
+    backward: bool = False
+    members: list[int] = field(default_factory=list)
+    # Filled by ``freeze``:
+    strict: int = -1
+    loose: int = -1
+    n_items: int = 0
+    device_ns: float = 0.0
+
+    @property
+    def label(self) -> str:
+        """How the node is called in output."""
+        return self.name
+
+    def leaves(self) -> list[Node]:
+        """Return the leaves below (or the node itself), in order."""
+        if not self.children:
+            return [self]
+        found: list[Node] = []
+        stack = list(reversed(self.children))
+        while stack:
+            node = stack.pop()
+            if node.children:
+                stack.extend(reversed(node.children))
+            else:
+                found.append(node)
+        return found
+
+
+class Interner:
+    """Gives equal structures equal small numbers, across the two sides of a diff."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[object, int] = {}
+
+    def __call__(self, key: object) -> int:
+        """Return the number of ``key``, a new one the first time."""
+        return self._numbers.setdefault(key, len(self._numbers))
+
+
+def freeze(root: Node, intern: Interner) -> None:
+    """Sort children by execution order, move own work of inner nodes to a leaf, and number the structures.
+
+    ``strict`` numbers are equal for subtrees with the same names and shapes in the same order, ``loose`` numbers for
+    subtrees with the same names.
+    """
+    order: list[Node] = []
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        if node.children and node.work is not None:
+            own = Node(
+                node.kind, node.name, node.ident, node.order, node.shapes, node.module, [], node.work, node.backward
+            )
+            node.children.append(own)
+            node.work = None
+        node.children.sort(key=lambda child: child.order)
+        stack.extend(node.children)
+    for node in reversed(order):
+        local = (node.kind, node.name)
+        node.strict = intern((local, node.shapes, tuple(c.strict for c in node.children)))
+        node.loose = intern((local, tuple(c.loose for c in node.children)))
+        if node.children:
+            node.n_items = sum(c.n_items for c in node.children)
+            node.device_ns = sum(c.device_ns for c in node.children)
+        else:
+            node.n_items = 1
+            node.device_ns = node.work.device_ns if node.work else 0.0

@@ -1,0 +1,376 @@
+"""From tables to trees of work: which operator did which device work in which step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magneton.analysis.align.tree import VIEW_OPS, Node, Shape, Work
+from magneton.analysis.recording import Recording
+
+_OP_COLUMNS = (
+    "op_id", "parent_id", "name", "ts_ns", "dur_ns", "module_id", "module_call", "step_id", "input_dims", "rank",
+    "forward_op_id",
+)  # fmt: skip
+_KERNEL_COLUMNS = (
+    "name", "ts_ns", "dur_ns", "category", "kernel_class", "device", "launch_id", "op_id", "module_id", "module_call",
+    "step_id", "link", "graph_launch", "bytes", "rank",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Inventory:
+    """Everything on the devices in the whole capture, before any choice of steps. Times in ns."""
+
+    n_kernels: int = 0
+    kernel_ns: float = 0.0
+    n_device: int = 0
+    device_ns: float = 0.0
+    busy_ns: float = 0.0
+    linked_kernel_ns: float = 0.0
+    n_without_launch: int = 0
+    without_launch_ns: float = 0.0
+    n_launch_without_op: int = 0
+    span_ns: float = 0.0
+
+
+@dataclass
+class Step:
+    """One step of one side: its row in ``steps`` and its tree. ``row`` is None where the whole capture is the step."""
+
+    row: dict[str, Any] | None
+    tree: Node
+    host_ns: float | None = None
+    view_ns: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Name the system gave the step."""
+        return self.row["name"] if self.row else "whole capture"
+
+
+@dataclass
+class Side:
+    """What the alignment needs of one recording, on one rank."""
+
+    recording: Recording
+    rank: int
+    on_device: bool
+    steps: list[Step]
+    inventory: Inventory
+    outside_steps_ns: float = 0.0
+    warnings: list[str] = field(default_factory=list)
+
+
+def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+    """Return for each interval its part of the union, every instant split equally among the intervals covering it.
+
+    Shapes ``(n,)`` in ns; the result sums to the length of the union (zero-length intervals get 0).
+    """
+    if not len(start):
+        return np.zeros(0)
+    edges = np.unique(np.concatenate([start, end]))
+    change = np.zeros(len(edges), dtype=np.int64)
+    np.add.at(change, np.searchsorted(edges, start), 1)
+    np.add.at(change, np.searchsorted(edges, end), -1)
+    active = np.cumsum(change)[:-1]
+    parts = np.where(active > 0, np.diff(edges) / np.maximum(active, 1), 0.0)
+    running = np.concatenate([[0.0], np.cumsum(parts)])
+    shares: npt.NDArray[np.float64] = running[np.searchsorted(edges, end)] - running[np.searchsorted(edges, start)]
+    return shares
+
+
+def _of_rank(table: pa.Table, rank: int) -> pa.Table:
+    column = pc.fill_null(table.column("rank"), 0)
+    return table.filter(pc.equal(column, rank))
+
+
+def _shapes(cache: dict[str, Shape], text: str | None) -> Shape | None:
+    """Return the tensor shapes in an ``input_dims`` text; scalars and lists of tensors flattened to tensors."""
+    if text is None:
+        return None
+    if text not in cache:
+        found: list[tuple[int, ...]] = []
+        try:
+            _collect(msgspec.json.decode(text), found)
+        except msgspec.DecodeError:
+            found = []
+        cache[text] = tuple(found)
+    return cache[text]
+
+
+def _collect(value: object, into: list[tuple[int, ...]]) -> None:
+    if isinstance(value, list):
+        if value and all(isinstance(v, int) for v in value):
+            into.append(tuple(value))
+        else:
+            for item in value:
+                _collect(item, into)
+
+
+class _Builder:
+    """Inserts device work into per-step trees from the innermost operator outwards."""
+
+    def __init__(self, recording: Recording, rank: int) -> None:
+        self.rank = rank
+        ops = _of_rank(recording.table("ops", _OP_COLUMNS), rank)
+        self.ops = {row["op_id"]: row for row in ops.to_pylist()}
+        frames = recording.table("frames", ("frame_id", "parent_id", "module_id", "ts_ns", "dur_ns"))
+        ids = frames.column("frame_id").to_numpy()
+        parents = pc.fill_null(frames.column("parent_id"), -1).to_numpy()
+        self.frame_parent = dict(zip(ids.tolist(), parents.tolist(), strict=True))
+        calls = frames.filter(pc.is_valid(frames.column("module_id"))).to_pylist()
+        self.calls = {row["frame_id"]: row for row in calls}
+        self.modules = {row["module_id"]: row for row in recording.table("modules").to_pylist()}
+        self._call_parent: dict[int, int | None] = {}
+        self._shape_cache: dict[str, Shape] = {}
+        self.roots: dict[int | None, Node] = {}
+        self._nodes: dict[tuple[int | None, str, int], Node] = {}
+
+    def enclosing_call(self, call: int) -> int | None:
+        """Return the module call around a module call."""
+        if call not in self._call_parent:
+            at = self.frame_parent.get(call, -1)
+            while at >= 0 and at not in self.calls:
+                at = self.frame_parent.get(at, -1)
+            self._call_parent[call] = at if at >= 0 else None
+        return self._call_parent[call]
+
+    def call_around(self, row: dict[str, Any]) -> int | None:
+        """Return the module call that contains an operator in time (backward work only inherits one: None)."""
+        call = row["module_call"]
+        frame = self.calls.get(call)
+        if frame is None or row["ts_ns"] is None:
+            return None
+        inside = frame["ts_ns"] <= row["ts_ns"] <= frame["ts_ns"] + (frame["dur_ns"] or 0)
+        return call if inside else None
+
+    def root(self, step: int | None) -> Node:
+        """Return the root of a step's tree."""
+        if step not in self.roots:
+            self.roots[step] = Node("step", "step", step, (0, 0))
+        return self.roots[step]
+
+    def module_path(self, module_id: int | None) -> str | None:
+        """Return the path of a module."""
+        module = self.modules.get(module_id)
+        return module["path"] if module else None
+
+    def node_for_op(self, step: int | None, op_id: int, order: tuple[int, int]) -> Node:
+        """Return the node of an operator in a step, creating it and what is around it."""
+        chain: list[tuple[str, int]] = []
+        kind, ident, pending = "op", op_id, None
+        while True:
+            chain.append((kind, ident))
+            if (step, kind, ident) in self._nodes:
+                break
+            if kind == "op":
+                row = self.ops[ident]
+                parent = row["parent_id"] if row["parent_id"] in self.ops else None
+                call = self.call_around(row)
+                around = self.call_around(self.ops[parent]) if parent is not None else None
+                if call is None or (parent is not None and around == call):
+                    if parent is None:
+                        break
+                    kind, ident = "op", parent
+                else:
+                    kind, ident, pending = "module", call, parent
+            else:
+                outer = self.enclosing_call(ident)
+                if pending is not None and self.call_around(self.ops[pending]) == outer:
+                    kind, ident, pending = "op", pending, None
+                elif outer is not None:
+                    kind, ident = "module", outer
+                elif pending is not None:
+                    kind, ident, pending = "op", pending, None
+                else:
+                    break
+        return self._attach(step, chain, order)
+
+    def node_for_launch(
+        self, step: int | None, key: int, name: str, call: int | None, module: str | None, order: tuple[int, int]
+    ) -> Node:
+        """Return a node for device work whose launch lies in no operator."""
+        chain: list[tuple[str, int]] = [("launch", key)]
+        while call is not None and call in self.calls:
+            chain.append(("module", call))
+            call = self.enclosing_call(call)
+        node = self._attach(step, chain, order)
+        node.name, node.module = name, module
+        return node
+
+    def _attach(self, step: int | None, chain: list[tuple[str, int]], order: tuple[int, int]) -> Node:
+        parent = self.root(step)
+        for kind, ident in reversed(chain):
+            key = (step, kind, ident)
+            node = self._nodes.get(key)
+            if node is None:
+                node = self._new(kind, ident, order)
+                node.backward = node.backward or parent.backward
+                self._nodes[key] = node
+                parent.children.append(node)
+            node.order = min(node.order, order)
+            parent = node
+        return parent
+
+    def _new(self, kind: str, ident: int, order: tuple[int, int]) -> Node:
+        if kind == "op":
+            row = self.ops[ident]
+            return Node(
+                "op",
+                row["name"],
+                ident,
+                order,
+                _shapes(self._shape_cache, row["input_dims"]),
+                self.module_path(row["module_id"]),
+                backward=row["forward_op_id"] is not None or row["name"].startswith("autograd::engine::"),
+            )
+        if kind == "module":
+            module = self.modules.get(self.calls[ident]["module_id"])
+            name = module["class_name"] if module else "module"
+            return Node("module", name, ident, order, module=module["path"] if module else None)
+        return Node("launch", "launch", ident, order)
+
+
+def load_side(recording: Recording, rank: int) -> Side:
+    """Build the trees of work of one rank of a recording."""
+    kernels = _of_rank(recording.table("kernels", _KERNEL_COLUMNS), rank)
+    on_device = kernels.num_rows > 0
+    step_rows = {r["step_id"]: r for r in _of_rank(recording.table("steps"), rank).to_pylist()}
+    builder = _Builder(recording, rank)
+    inventory = Inventory()
+    view_ns: dict[int | None, float] = {}
+    if on_device:
+        _insert_kernels(builder, recording, kernels, inventory, bool(step_rows))
+    else:
+        _insert_leaf_ops(builder, inventory, bool(step_rows), view_ns)
+    outside = builder.roots.pop(None, None) if step_rows and len(builder.roots) > 1 else None
+    steps = [
+        Step(step_rows.get(key) if key is not None else None, tree, view_ns=view_ns.get(key, 0.0))
+        for key, tree in builder.roots.items()
+    ]
+    for step in steps:
+        step.host_ns = float(step.row["dur_ns"]) if step.row and step.row["dur_ns"] is not None else None
+    steps.sort(key=lambda s: s.row["ts_ns"] if s.row else 0)
+    left = sum(n.work.device_ns for n in outside.leaves() if n.work) if outside else 0.0
+    return Side(recording, rank, on_device, steps, inventory, outside_steps_ns=left)
+
+
+def _insert_kernels(
+    builder: _Builder, recording: Recording, kernels: pa.Table, inventory: Inventory, has_steps: bool
+) -> None:
+    launches = _of_rank(recording.table("launches", ("launch_id", "name", "ts_ns", "rank")), builder.rank)
+    launch_at = {r["launch_id"]: (r["ts_ns"], r["name"]) for r in launches.to_pylist()}
+    start = pc.fill_null(kernels.column("ts_ns"), 0).to_numpy()
+    length = pc.fill_null(kernels.column("dur_ns"), 0).to_numpy()
+    device = pc.fill_null(kernels.column("device"), -1).to_numpy()
+    share = np.zeros(len(start))
+    for d in np.unique(device):
+        mask = device == d
+        share[mask] = equal_share(start[mask], start[mask] + length[mask])
+    inventory.busy_ns = float(share.sum())
+    inventory.span_ns = float((start + length).max() - start.min())
+    for index, row in enumerate(kernels.to_pylist()):
+        duration = float(row["dur_ns"] or 0)
+        is_kernel = row["category"] == "kernel"
+        inventory.n_device += 1
+        inventory.device_ns += duration
+        if is_kernel:
+            inventory.n_kernels += 1
+            inventory.kernel_ns += duration
+        launch = row["launch_id"]
+        if launch is None and row["op_id"] is None:
+            inventory.n_without_launch += 1
+            inventory.without_launch_ns += duration
+            continue
+        if is_kernel:
+            inventory.linked_kernel_ns += duration
+        step = row["step_id"] if has_steps else None
+        launched = launch_at.get(launch, (row["ts_ns"], "launch"))
+        order = (launched[0], row["ts_ns"])
+        if row["op_id"] in builder.ops:
+            # A replayed graph keeps the order of its kernels, not of the capture's operators.
+            node = builder.node_for_op(step, row["op_id"], order)
+        else:
+            inventory.n_launch_without_op += 1
+            key = ~index if row["graph_launch"] else launch
+            name = f"{launched[1]}: {short_kernel_name(row['name'])}"
+            path = builder.module_path(row["module_id"])
+            node = builder.node_for_launch(step, key, name, row["module_call"], path, order)
+            node.ident = launch
+        work = node.work = node.work or Work(n_calls=1)
+        if is_kernel:
+            work.kernel_ns += duration
+            work.n_kernels += 1
+            kernel_class = row["kernel_class"] or "other"
+            work.class_ns[kernel_class] = work.class_ns.get(kernel_class, 0.0) + duration
+        else:
+            work.transfer_ns += duration
+            work.transfer_bytes += row["bytes"] or 0
+            work.n_transfers += 1
+        work.share_ns += float(share[index])
+
+
+def _insert_leaf_ops(
+    builder: _Builder, inventory: Inventory, has_steps: bool, view_ns: dict[int | None, float]
+) -> None:
+    inner = {row["parent_id"] for row in builder.ops.values()}
+    first, last = None, 0
+    for op_id, row in builder.ops.items():
+        if op_id in inner or row["dur_ns"] is None:
+            continue
+        duration = float(row["dur_ns"])
+        step = row["step_id"] if has_steps else None
+        inventory.n_device += 1
+        inventory.device_ns += duration
+        first = row["ts_ns"] if first is None else min(first, row["ts_ns"])
+        last = max(last, row["ts_ns"] + row["dur_ns"])
+        if row["name"] in VIEW_OPS:
+            view_ns[step] = view_ns.get(step, 0.0) + duration
+            continue
+        inventory.n_kernels += 1
+        inventory.kernel_ns += duration
+        inventory.linked_kernel_ns += duration
+        node = builder.node_for_op(step, op_id, (row["ts_ns"], op_id))
+        node.work = Work(kernel_ns=duration, share_ns=duration, n_kernels=1, n_calls=1)
+        node.work.class_ns["cpu"] = duration
+    inventory.busy_ns = inventory.kernel_ns
+    inventory.span_ns = float(last - (first or 0))
+
+
+def short_kernel_name(name: str | None) -> str:
+    """Return a kernel name without return type, template arguments and parameters: ``ns::kernel``.
+
+    A Tensile or other generated name (no template arguments) keeps its first 40 characters.
+    """
+    text = (name or "").removeprefix("void ")
+    depth = 0
+    kept: list[str] = []
+    for char in text:
+        if char in "<(":
+            if char == "(" and depth == 0 and not text.startswith("(anonymous", len("".join(kept))):
+                break
+            depth += 1
+        elif char in ">)":
+            depth = max(depth - 1, 0)
+        elif depth == 0:
+            kept.append(char)
+    short = "".join(kept).replace("::::", "::").strip(": ")
+    return (short or text)[:60]
+
+
+def total(nodes: Iterable[Node]) -> Work:
+    """Return the summed work of all leaves below ``nodes``."""
+    result = Work()
+    for node in nodes:
+        for leaf in node.leaves():
+            if leaf.work:
+                result.add(leaf.work)
+    return result

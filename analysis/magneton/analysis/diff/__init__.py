@@ -1,0 +1,1 @@
+"""From two normalised recordings to a diff: regions, roll-ups, coverage, findings."""

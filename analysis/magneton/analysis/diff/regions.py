@@ -1,0 +1,223 @@
+"""From correspondences to regions with times on both sides, and groups of the same region in every layer."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+
+from magneton.analysis.align.matcher import Correspondence
+from magneton.analysis.align.tree import Node, Work
+from magneton.schemas.diffdoc import Amount, Group, Region
+
+# A pair with more than this share of a side's kernel time and several operators on both sides aligns nothing.
+MAX_ALIGNED_SHARE = 0.10
+_MAX_OP_NAMES = 6
+_INSTANCE = re.compile(r"_\d+(?=/|$)")
+
+
+@dataclass(slots=True)
+class RawRegion:
+    """A correspondence with its summed work per side; ``work_a`` is None where side A has nothing."""
+
+    stratum: str
+    a: list[Node]
+    b: list[Node]
+    work_a: Work | None
+    work_b: Work | None
+    score: float | None
+    evidence: tuple[str, ...]
+    coarse: bool = False
+
+    @property
+    def kind(self) -> str:
+        """``paired``, ``only_a`` or ``only_b``."""
+        return "paired" if self.a and self.b else "only_a" if self.a else "only_b"
+
+
+def amount(a: float | None, b: float | None) -> Amount:
+    """Return both values with difference and percentage; a missing side counts as no work in the difference."""
+    if a is None and b is None:
+        return Amount(None, None)
+    delta = (b or 0.0) - (a or 0.0)
+    return Amount(a, b, delta, 100.0 * delta / a if a else None)
+
+
+def class_path(path: str | None) -> str | None:
+    """Return a module path without instance numbers: ``GPT2Model/GPT2Block/LayerNorm``."""
+    return None if path is None else _INSTANCE.sub("", path)
+
+
+def ops_text(nodes: list[Node]) -> str | None:
+    """Return operator names with counts, most time first: ``aten::mm x3 + aten::copy_``."""
+    if not nodes:
+        return None
+    count: Counter[str] = Counter()
+    time: Counter[str] = Counter()
+    for node in nodes:
+        count[node.name] += 1
+        time[node.name] += node.work.device_ns if node.work else 0.0  # type: ignore[assignment]
+    names = sorted(count, key=lambda n: (-time[n], n))
+    parts = [name if count[name] == 1 else f"{name} x{count[name]}" for name in names[:_MAX_OP_NAMES]]
+    if len(names) > _MAX_OP_NAMES:
+        parts.append(f"{len(names) - _MAX_OP_NAMES} more kinds")
+    return " + ".join(parts)
+
+
+def common_module(nodes: list[Node]) -> str | None:
+    """Return the innermost module path that contains all nodes, None where there is none."""
+    paths = [node.module.split("/") if node.module else [] for node in nodes]
+    if not paths:
+        return None
+    shared: list[str] = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            break
+        shared.append(parts[0])
+    return "/".join(shared) or None
+
+
+def build(correspondences: list[Correspondence], stratum: str, kernel_a: float, kernel_b: float) -> list[RawRegion]:
+    """Sum the work of each correspondence and mark pairs too coarse to count as aligned.
+
+    Args:
+        correspondences: every leaf of both averaged trees exactly once.
+        stratum: name of the kind of step.
+        kernel_a: kernel time of side A per unit, ns, over all strata.
+        kernel_b: the same of side B.
+    """
+    regions = []
+    for found in correspondences:
+        work_a, work_b = _total(found.a), _total(found.b)
+        region = RawRegion(stratum, found.a, found.b, work_a, work_b, found.score, tuple(sorted(found.evidence)))
+        if work_a and work_b and work_a.n_calls > 1 and work_b.n_calls > 1:
+            large = work_a.kernel_ns > MAX_ALIGNED_SHARE * kernel_a or work_b.kernel_ns > MAX_ALIGNED_SHARE * kernel_b
+            region.coarse = large and len(found.a) > 1 and len(found.b) > 1
+        regions.append(region)
+    regions.sort(key=_order)
+    return regions
+
+
+def _total(nodes: list[Node]) -> Work | None:
+    if not nodes:
+        return None
+    total = Work()
+    for node in nodes:
+        if node.work:
+            total.add(node.work)
+    return total
+
+
+def _order(region: RawRegion) -> tuple[tuple[int, int], int, str]:
+    first = min(node.order for node in (region.a or region.b))
+    return first, 0 if region.a else 1, region.kind
+
+
+def top_class(work: Work | None) -> str | None:
+    """Return the kernel class with most time."""
+    if work is None or not work.class_ns:
+        return None
+    return max(sorted(work.class_ns), key=lambda name: work.class_ns[name])
+
+
+def region_docs(regions: list[RawRegion]) -> tuple[list[Region], list[Group]]:
+    """Number the regions in order of execution and group those that are the same operators in every layer."""
+    keys: dict[tuple[object, ...], int] = {}
+    members: list[list[int]] = []
+    docs: list[Region] = []
+    for number, raw in enumerate(regions):
+        module_a, module_b = common_module(raw.a), common_module(raw.b)
+        ops_a, ops_b = ops_text(raw.a), ops_text(raw.b)
+        names = (
+            tuple(sorted(Counter(n.name for n in raw.a).items())),
+            tuple(sorted(Counter(n.name for n in raw.b).items())),
+        )
+        key = (raw.stratum, raw.kind, class_path(module_a), class_path(module_b), names)
+        group = keys.setdefault(key, len(keys))
+        if group == len(members):
+            members.append([])
+        members[group].append(number)
+        docs.append(_region(number, group, raw, module_a, module_b, ops_a, ops_b))
+    return docs, [_group(index, ids, regions, docs) for index, ids in enumerate(members)]
+
+
+def _region(
+    number: int,
+    group: int,
+    raw: RawRegion,
+    module_a: str | None,
+    module_b: str | None,
+    ops_a: str | None,
+    ops_b: str | None,
+) -> Region:
+    a, b = raw.work_a, raw.work_b
+    where = module_a or module_b
+    what = ops_a if ops_a == ops_b or not ops_b else ops_b if not ops_a else f"{ops_a} | {ops_b}"
+    return Region(
+        region_id=number,
+        group_id=group,
+        kind=raw.kind,
+        stratum=raw.stratum,
+        label=f"{where}: {what}" if where else str(what),
+        module_a=module_a,
+        module_b=module_b,
+        ops_a=ops_a,
+        ops_b=ops_b,
+        n_ops_a=a.n_calls if a else None,
+        n_ops_b=b.n_calls if b else None,
+        n_kernels_a=a.n_kernels if a else None,
+        n_kernels_b=b.n_kernels if b else None,
+        kernel_ns_a=a.kernel_ns if a else None,
+        kernel_ns_b=b.kernel_ns if b else None,
+        share_ns_a=a.share_ns if a else None,
+        share_ns_b=b.share_ns if b else None,
+        transfer_ns_a=a.transfer_ns if a else None,
+        transfer_ns_b=b.transfer_ns if b else None,
+        bytes_a=a.transfer_bytes if a else None,
+        bytes_b=b.transfer_bytes if b else None,
+        launches_a=a.n_kernels + a.n_transfers if a else None,
+        launches_b=b.n_kernels + b.n_transfers if b else None,
+        kernel_class_a=top_class(a),
+        kernel_class_b=top_class(b),
+        delta_ns=(b.kernel_ns if b else 0.0) - (a.kernel_ns if a else 0.0),
+        evidence=" ".join(raw.evidence) or None,
+        score=raw.score,
+        coarse=raw.coarse,
+    )
+
+
+def _group(index: int, ids: list[int], regions: list[RawRegion], docs: list[Region]) -> Group:
+    first = docs[ids[0]]
+    a = _sum([regions[i].work_a for i in ids])
+    b = _sum([regions[i].work_b for i in ids])
+    evidence = Counter(code for i in ids for code in regions[i].evidence)
+    scores = [s for i in ids if (s := regions[i].score) is not None]
+    return Group(
+        group_id=index,
+        kind=first.kind,
+        stratum=first.stratum,
+        module_a=class_path(first.module_a),
+        module_b=class_path(first.module_b),
+        ops_a=first.ops_a,
+        ops_b=first.ops_b,
+        n_regions=len(ids),
+        kernel_ns=amount(a.kernel_ns if a else None, b.kernel_ns if b else None),
+        transfer_ns=amount(a.transfer_ns if a else None, b.transfer_ns if b else None),
+        launches=amount(a.n_kernels + a.n_transfers if a else None, b.n_kernels + b.n_transfers if b else None),
+        kernel_class_a=top_class(a),
+        kernel_class_b=top_class(b),
+        evidence=sorted(evidence),
+        score=min(scores) if scores else None,
+        coarse=any(regions[i].coarse for i in ids),
+        region_ids=ids,
+    )
+
+
+def _sum(works: list[Work | None]) -> Work | None:
+    present = [work for work in works if work is not None]
+    if not present:
+        return None
+    total = Work()
+    for work in present:
+        total.add(work)
+    return total

@@ -1,0 +1,113 @@
+"""Sums by module, operator and kernel class. Operators and classes are each side's own; modules are put side by side."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from magneton.analysis.align.tree import Work
+from magneton.analysis.diff.regions import RawRegion, amount, class_path
+from magneton.schemas.diffdoc import RollupRow
+
+_QUANTITIES: dict[str, Callable[[Work], float]] = {
+    "kernel_ns": lambda work: work.kernel_ns,
+    "transfer_ns": lambda work: work.transfer_ns,
+    "calls": lambda work: work.n_calls,
+    "launches": lambda work: work.n_kernels + work.n_transfers,
+}
+
+
+def rollups(regions: list[RawRegion]) -> dict[str, list[RollupRow]]:
+    """Return the roll-ups ``module``, ``op`` and ``kernel_class``, largest difference first.
+
+    Every leaf enters each roll-up exactly once, so each adds up to the totals.
+    """
+    return {"module": _modules(regions), "op": _ops(regions), "kernel_class": _classes(regions)}
+
+
+def _rows(
+    sums: dict[tuple[str | None, str | None], tuple[Work, Work]], seen: dict[object, set[str]]
+) -> list[RollupRow]:
+    rows = []
+    for (name_a, name_b), (a, b) in sums.items():
+        sides = seen[(name_a, name_b)]
+        rows.append(
+            RollupRow(
+                name_a=name_a,
+                name_b=name_b,
+                **{
+                    what: amount(value(a) if "a" in sides else None, value(b) if "b" in sides else None)
+                    for what, value in _QUANTITIES.items()
+                },
+            )
+        )
+    rows.sort(key=lambda r: (-_size(r), r.name_a or "", r.name_b or ""))
+    return rows
+
+
+def _size(row: RollupRow) -> float:
+    return abs(row.kernel_ns.delta or 0.0) + abs(row.transfer_ns.delta or 0.0)
+
+
+class _Sums:
+    def __init__(self) -> None:
+        self.sums: dict[tuple[str | None, str | None], tuple[Work, Work]] = defaultdict(lambda: (Work(), Work()))
+        self.seen: dict[object, set[str]] = defaultdict(set)
+
+    def add(self, key: tuple[str | None, str | None], side: str, work: Work) -> None:
+        self.sums[key][0 if side == "a" else 1].add(work)
+        self.seen[key].add(side)
+
+    def rows(self) -> list[RollupRow]:
+        return _rows(self.sums, self.seen)
+
+
+def _leaves(regions: Iterable[RawRegion]) -> Iterable[tuple[RawRegion, str, str | None, str, Work]]:
+    for region in regions:
+        for side, nodes in (("a", region.a), ("b", region.b)):
+            for node in nodes:
+                yield region, side, class_path(node.module), node.name, node.work or Work()
+
+
+def _ops(regions: list[RawRegion]) -> list[RollupRow]:
+    sums = _Sums()
+    for _, side, _, name, work in _leaves(regions):
+        sums.add((name, name), side, work)
+    return sums.rows()
+
+
+def _classes(regions: list[RawRegion]) -> list[RollupRow]:
+    sums = _Sums()
+    for _, side, _, _, work in _leaves(regions):
+        for name, value in work.class_ns.items():
+            sums.add((name, name), side, Work(kernel_ns=value))
+        if work.n_transfers:
+            part = Work(transfer_ns=work.transfer_ns, n_transfers=work.n_transfers, transfer_bytes=work.transfer_bytes)
+            sums.add(("transfer", "transfer"), side, part)
+    return sums.rows()
+
+
+def _modules(regions: list[RawRegion]) -> list[RollupRow]:
+    """Put each module class path beside the one of the other side that does most of the same work."""
+    together: dict[tuple[str | None, str | None], float] = defaultdict(float)
+    for region in regions:
+        if region.a and region.b:
+            paths_a = {class_path(n.module) for n in region.a}
+            paths_b = {class_path(n.module) for n in region.b}
+            weight = (region.work_a.device_ns if region.work_a else 0) + (
+                region.work_b.device_ns if region.work_b else 0
+            )
+            for a in paths_a:
+                for b in paths_b:
+                    together[(a, b)] += weight / (len(paths_a) * len(paths_b))
+    # Strongest ties first; every path is used once, so that each side's rows add up.
+    partner_a: dict[str | None, str | None] = {}
+    partner_b: dict[str | None, str | None] = {}
+    for (a, b), _ in sorted(together.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or "")):
+        if a not in partner_a and b not in partner_b:
+            partner_a[a], partner_b[b] = b, a
+    sums = _Sums()
+    for _, side, path, _, work in _leaves(regions):
+        key = (path, partner_a.get(path)) if side == "a" else (partner_b.get(path), path)
+        sums.add(key, side, work)
+    return sums.rows()

@@ -1,0 +1,1 @@
+"""Energy over windows of time, from power samples and energy counters."""

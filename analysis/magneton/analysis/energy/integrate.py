@@ -1,0 +1,292 @@
+"""Energy over a window, from samples of power or readings of a counter. Pure functions on arrays.
+
+The rules:
+
+* Power runs straight between neighbouring samples (trapezoid); a window edge between two samples is interpolated;
+  nothing is extrapolated beyond the first and last sample.
+* Samples further apart than ``max_gap`` leave a gap, which is reported and not bridged. Where the user sets none it is
+  ``max(1 s, 3 x median interval of the whole series)``: logs of one reading per 30 s are normal, a sampler that hung is not.
+* A counter's energy is the sum of its differences, however far apart its readings are; between two readings it runs
+  straight. Across a reset the energy is unknown. A wrap is undone when the counter's range is known and the power this
+  implies is possible, and is unknown otherwise. Where another whole wrap would be possible too, the interval is unknown
+  and its difference a lower bound.
+* Samples of one instant that disagree count with the mean of their values (power), or not at all (counter).
+* What is unknown is NULL, never 0.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from magneton.analysis.energy.result import EnergyResult, Window
+
+MIN_GAP_NS = 1_000_000_000
+GAP_CADENCES = 3
+# More than any one device draws today: a wrap that implies more power was none.
+MAX_POWER_W = 1000.0
+
+Times = npt.NDArray[np.int64]
+Values = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples in order of time, one per instant.
+
+    Attributes:
+        t_ns: instants, ns, strictly increasing.
+        values: W or J.
+        conflicts: instants at which samples disagreed.
+    """
+
+    t_ns: Times
+    values: Values
+    conflicts: Times
+
+    @property
+    def cadence_ns(self) -> float | None:
+        """Median interval, ns; NULL with fewer than two samples."""
+        return float(np.median(np.diff(self.t_ns))) if len(self.t_ns) > 1 else None
+
+
+def prepare(t_ns: Times, values: Values, *, counter: bool = False) -> Samples:
+    """Sort samples, leave out NaN, merge samples of one instant.
+
+    Args:
+        t_ns: times, ns, in any order.
+        values: readings; NaN where there was none.
+        counter: readings are cumulative: instants that disagree are left out instead of averaged.
+    """
+    known = ~np.isnan(values)
+    t, v = np.asarray(t_ns, np.int64)[known], np.asarray(values, np.float64)[known]
+    order = np.lexsort((v, t))
+    t, v = t[order], v[order]
+    if len(t) == 0:
+        return Samples(t, v, t)
+    distinct = np.concatenate([[True], (t[1:] != t[:-1]) | (v[1:] != v[:-1])])
+    t, v = t[distinct], v[distinct]
+    first = np.flatnonzero(np.concatenate([[True], t[1:] != t[:-1]]))
+    n = np.diff(np.append(first, len(t)))
+    instants, conflicts = t[first], t[first[n > 1]]
+    if counter:
+        return Samples(instants[n == 1], v[first[n == 1]], conflicts)
+    return Samples(instants, np.add.reduceat(v, first) / n, conflicts)
+
+
+def default_max_gap_ns(samples: Samples) -> float:
+    """Return the longest interval, ns, that is bridged when the user sets no limit."""
+    return max(float(MIN_GAP_NS), GAP_CADENCES * (samples.cadence_ns or 0.0))
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """The intervals between samples that a window touches, and the part of each inside it (ns, absolute)."""
+
+    lo: Times
+    hi: Times
+    start: Times
+    end: Times
+    at: slice
+
+    @property
+    def inside_ns(self) -> Times:
+        """Length of each part."""
+        return self.end - self.start
+
+
+def _cut(t: Times, window: Window) -> _Cut:
+    first = max(int(np.searchsorted(t, window.start_ns, "right")) - 1, 0)
+    last = max(min(int(np.searchsorted(t, window.end_ns, "left")), len(t) - 1), first)
+    lo, hi = t[first:last], t[first + 1 : last + 1]
+    start, end = np.maximum(lo, window.start_ns), np.minimum(hi, window.end_ns)
+    keep = end > start
+    # Intervals outside the window can only be the outermost ones, so what is kept is contiguous.
+    offset = int(np.argmax(keep)) if keep.any() else 0
+    count = int(keep.sum())
+    at = slice(first + offset, first + offset + count)
+    chosen = slice(offset, offset + count)
+    return _Cut(lo[chosen], hi[chosen], start[chosen], end[chosen], at)
+
+
+def _gaps(cut: _Cut, covered: npt.NDArray[np.bool_], window: Window) -> tuple[tuple[int, int], ...]:
+    """Return what of the window is not covered, neighbouring parts merged."""
+    parts: list[tuple[int, int]] = []
+    at = window.start_ns
+    for start, end in zip(cut.start[covered].tolist(), cut.end[covered].tolist(), strict=True):
+        if start > at:
+            parts.append((at, start))
+        at = end
+    if at < window.end_ns:
+        parts.append((at, window.end_ns))
+    return tuple(parts)
+
+
+def _codes(
+    samples: Samples, window: Window, gaps: tuple[tuple[int, int], ...], inside: int, covered_ns: int
+) -> set[str]:
+    codes: set[str] = set()
+    t = samples.t_ns
+    if covered_ns == 0 and window.length_ns:
+        codes.add("no_power_data")
+    elif inside == 0:
+        codes.add("interpolated")
+    if len(t) and gaps:
+        if window.start_ns < int(t[0]) or window.end_ns > int(t[-1]):
+            codes.add("power_edge")
+        if any(end > int(t[0]) and start < int(t[-1]) for start, end in gaps):
+            codes.add("power_gap")
+    conflicts = samples.conflicts
+    if len(conflicts) and bool(np.any((conflicts >= window.start_ns) & (conflicts <= window.end_ns))):
+        codes.add("conflicting_instants")
+    return codes
+
+
+def _inside(t: Times, window: Window) -> int:
+    return int(np.searchsorted(t, window.end_ns, "right") - np.searchsorted(t, window.start_ns, "left"))
+
+
+def _within(t: Times, window: Window) -> bool:
+    return len(t) > 0 and int(t[0]) <= window.start_ns and window.end_ns <= int(t[-1])
+
+
+def integrate_power(samples: Samples, window: Window, *, max_gap_ns: float | None = None) -> EnergyResult:
+    """Return the energy of a power series over a window.
+
+    Args:
+        samples: W over time, from ``prepare``.
+        window: on the same time line.
+        max_gap_ns: longest interval that is bridged, ns (default: ``default_max_gap_ns``).
+    """
+    limit = default_max_gap_ns(samples) if max_gap_ns is None else float(max_gap_ns)
+    cut = _cut(samples.t_ns, window)
+    joules = np.empty(0)
+    if len(cut.lo):
+        v0, v1 = samples.values[cut.at], samples.values[cut.at.start + 1 : cut.at.stop + 1]
+        slope = (v1 - v0) / (cut.hi - cut.lo)
+        middle = v0 + slope * (((cut.start - cut.lo) + (cut.end - cut.lo)) / 2)
+        joules = middle * (cut.inside_ns / 1e9)
+    covered = (cut.hi - cut.lo) <= limit
+    covered_ns = int(cut.inside_ns[covered].sum())
+    gaps = _gaps(cut, covered, window)
+    inside = _inside(samples.t_ns, window)
+    value = math.fsum(joules[covered].tolist()) if covered_ns else None
+    if window.length_ns == 0 and _within(samples.t_ns, window):
+        value = 0.0
+    return EnergyResult(
+        value_j=value,
+        window_s=window.length_ns / 1e9,
+        covered_s=covered_ns / 1e9,
+        lower_bound_j=value,
+        bridged_j=math.fsum(joules.tolist()) if len(joules) else value,
+        gaps=gaps,
+        n_samples_inside=inside,
+        max_gap_s=limit / 1e9,
+        cadence_s=None if samples.cadence_ns is None else samples.cadence_ns / 1e9,
+        warnings=tuple(sorted(_codes(samples, window, gaps, inside, covered_ns))),
+    )
+
+
+@dataclass(frozen=True)
+class CounterDeltas:
+    """The energy between neighbouring readings of a counter.
+
+    Attributes:
+        delta_j: J between readings i and i + 1; NaN where it is not known.
+        lower_j: J that it is at least.
+        wrapped: a wrap was undone.
+        reset: the counter went back and no wrap explains it.
+        unsure: it may have wrapped more often than could be seen.
+    """
+
+    delta_j: Values
+    lower_j: Values
+    wrapped: npt.NDArray[np.bool_]
+    reset: npt.NDArray[np.bool_]
+    unsure: npt.NDArray[np.bool_]
+
+
+def counter_deltas(
+    samples: Samples, *, range_j: float | None = None, max_power_w: float = MAX_POWER_W
+) -> CounterDeltas:
+    """Return the energy between neighbouring readings of a counter; see the rules above.
+
+    Args:
+        samples: J over time, from ``prepare(.., counter=True)``.
+        range_j: value at which the counter starts again at 0, where known (RAPL: ``max_energy_range_uj``).
+        max_power_w: more than the device can draw.
+    """
+    before, after = samples.values[:-1], samples.values[1:]
+    seconds = np.diff(samples.t_ns) / 1e9
+    delta = after - before
+    back = delta < 0
+    wrapped = np.zeros(len(delta), dtype=bool)
+    unsure = np.zeros(len(delta), dtype=bool)
+    if range_j is not None:
+        around = range_j - before + after
+        wrapped = back & (before <= range_j) & (after <= range_j) & (around <= max_power_w * seconds)
+        delta = np.where(wrapped, around, delta)
+        unsure = (~back | wrapped) & (delta + range_j <= max_power_w * seconds)
+    reset = back & ~wrapped
+    # After a reset, and equally after a wrap at an unknown value, at least what the counter shows has been used.
+    lower = np.where(reset, np.maximum(after, 0.0), delta)
+    return CounterDeltas(np.where(reset | unsure, np.nan, delta), lower, wrapped, reset, unsure)
+
+
+def integrate_counter(
+    samples: Samples,
+    window: Window,
+    *,
+    range_j: float | None = None,
+    max_power_w: float = MAX_POWER_W,
+    may_wrap: bool = False,
+) -> EnergyResult:
+    """Return the energy of a cumulative counter over a window.
+
+    Args:
+        samples: J over time, from ``prepare(.., counter=True)``.
+        window: on the same time line.
+        range_j: see ``counter_deltas``.
+        max_power_w: see ``counter_deltas``.
+        may_wrap: the counter is of a kind that wraps (RAPL), so that going back with an unknown range may be a wrap.
+    """
+    deltas = counter_deltas(samples, range_j=range_j, max_power_w=max_power_w)
+    cut = _cut(samples.t_ns, window)
+    delta, lower = deltas.delta_j[cut.at], deltas.lower_j[cut.at]
+    share = cut.inside_ns / np.maximum(cut.hi - cut.lo, 1)
+    whole = share >= 1
+    covered = ~np.isnan(delta)
+    covered_ns = int(cut.inside_ns[covered].sum())
+    gaps = _gaps(cut, covered, window)
+    inside = _inside(samples.t_ns, window)
+    known = (delta[covered] * share[covered]).tolist()
+    # Of an unknown interval that the window only cuts, nothing can be said.
+    bounds = lower[~covered & whole].tolist()
+    value = math.fsum(known) if covered_ns else None
+    if window.length_ns == 0 and _within(samples.t_ns, window):
+        value = 0.0
+    codes = _codes(samples, window, gaps, inside, covered_ns)
+    reset, unsure = deltas.reset[cut.at], deltas.unsure[cut.at]
+    if reset.any():
+        codes.add("counter_range_unknown" if may_wrap and range_j is None else "counter_reset")
+    if unsure.any():
+        codes.add("possible_multiple_wraps")
+    if reset.any() or unsure.any():
+        codes.discard("power_gap")
+        if covered_ns == 0:
+            codes.discard("no_power_data")
+    return EnergyResult(
+        value_j=value,
+        window_s=window.length_ns / 1e9,
+        covered_s=covered_ns / 1e9,
+        lower_bound_j=math.fsum(known + bounds) if known or bounds else value,
+        gaps=gaps,
+        n_samples_inside=inside,
+        cadence_s=None if samples.cadence_ns is None else samples.cadence_ns / 1e9,
+        n_resets=int(reset.sum()),
+        n_wraps=int(deltas.wrapped[cut.at].sum()),
+        warnings=tuple(sorted(codes)),
+    )

@@ -1,0 +1,60 @@
+"""A normalised recording as the analyses read it: manifest and tables, opened by path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magneton.schemas.errors import InputNotFoundError
+from magneton.schemas.manifest import Manifest, read_manifest
+from magneton.schemas.parquet import read_table
+from magneton.schemas.run_tables import RUN_TABLES
+
+TABLES_DIR = "tables"
+
+
+@dataclass
+class Recording:
+    """A recording directory with normalised tables. Tables are read when first asked for, whole."""
+
+    directory: Path
+    manifest: Manifest
+    _cache: dict[tuple[str, tuple[str, ...] | None], pa.Table] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def open(cls, directory: Path) -> Recording:
+        """Open a recording.
+
+        Raises:
+            InputNotFoundError: there is no manifest, or the recording has not been normalised.
+            SchemaVersionError: written by a newer release.
+        """
+        manifest = read_manifest(directory)
+        if not (directory / TABLES_DIR / "captures.parquet").is_file():
+            raise InputNotFoundError(
+                "holds no tables", path=directory, remedy="run `magneton normalize` on it, or give its raw traces"
+            )
+        return cls(directory, manifest)
+
+    def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
+        """Return a table of the recording; one that was never written is empty."""
+        key = (name, columns)
+        if key not in self._cache:
+            path = self.directory / TABLES_DIR / f"{name}.parquet"
+            wanted = None if columns is None else list(columns)
+            if path.is_file():
+                self._cache[key] = read_table(path, name, columns=wanted)
+            else:
+                empty = RUN_TABLES[name].empty()
+                self._cache[key] = empty if wanted is None else empty.select(wanted)
+        return self._cache[key]
+
+    def ranks(self) -> list[int]:
+        """Return the ranks that left operators or device activity, in order."""
+        found: set[int] = set()
+        for name in ("ops", "kernels"):
+            found.update(r for r in pc.unique(self.table(name, ("rank",)).column("rank")).to_pylist() if r is not None)
+        return sorted(found) or [0]

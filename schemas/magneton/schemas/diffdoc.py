@@ -1,0 +1,210 @@
+"""``diff.json``: everything a report, a gate or a verification needs to know about a diff, and its only source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from magneton.schemas.errors import SchemaVersionError
+from magneton.schemas.manifest import decode_json
+from magneton.schemas.versions import DIFF_STEPS, SCHEMA_VERSION, upgrade_document
+
+DIFF_NAME = "diff.json"
+
+
+class Amount(msgspec.Struct):
+    """A quantity on both sides per unit of the comparison; NULL where it is unknown. ``delta`` is B minus A."""
+
+    a: float | None
+    b: float | None
+    delta: float | None = None
+    delta_percent: float | None = None
+
+
+class Spread(msgspec.Struct):
+    """Mean, median and coefficient of variation over the steps used; NULL where there was one step."""
+
+    n_steps: int
+    mean_ns: float
+    median_ns: float
+    cv_percent: float | None = None
+
+
+class SideDoc(msgspec.Struct):
+    """One of the two recordings: who it is, what was used of it, and what lies outside of what was compared."""
+
+    run_id: str
+    label: str
+    system: str | None
+    versions: dict[str, str]
+    devices: list[str]
+    rank: int
+    ranks: list[int]
+    on_device: bool
+    incomplete: bool
+    n_steps_recorded: int
+    steps_used: list[str]
+    kernel_time: Spread
+    inventory: dict[str, float]
+    outside_steps_ns: float
+    view_ns: float
+    warnings: list[dict[str, Any]]
+
+
+class Note(msgspec.Struct):
+    """Something the reader must know before trusting a number: stable code and one sentence."""
+
+    code: str
+    message: str
+
+
+class StratumDoc(msgspec.Struct):
+    """A kind of step that both sides ran, with the number of steps averaged."""
+
+    name: str
+    n_steps_a: int
+    n_steps_b: int
+    kernel_ns: Amount
+
+
+class Comparison(msgspec.Struct):
+    """What was compared: ``unit`` is ``step``, ``call``, ``capture``, ``sample`` or ``token``."""
+
+    unit: str
+    units_a: float
+    units_b: float
+    strata: list[StratumDoc]
+    same_devices: bool | None
+    method: str
+    notes: list[Note]
+
+
+class Coverage(msgspec.Struct):
+    """Share (0 to 1) of linked kernel time in regions that count as aligned, per side.
+
+    A pair counts only if it holds at most ``max_share`` of a side's kernel time or is a single operator on one side.
+    """
+
+    a: float | None
+    b: float | None
+    max_share: float
+    n_paired: int
+    n_only_a: int
+    n_only_b: int
+    n_coarse: int
+
+
+class Group(msgspec.Struct):
+    """Regions that consist of the same operators in the same kind of module, summed (the layers of a model)."""
+
+    group_id: int
+    kind: str
+    stratum: str
+    module_a: str | None
+    module_b: str | None
+    ops_a: str | None
+    ops_b: str | None
+    n_regions: int
+    kernel_ns: Amount
+    transfer_ns: Amount
+    launches: Amount
+    kernel_class_a: str | None
+    kernel_class_b: str | None
+    evidence: list[str]
+    score: float | None
+    coarse: bool
+    region_ids: list[int]
+
+
+class RollupRow(msgspec.Struct):
+    """Summed time of everything under one name; ``name_a`` and ``name_b`` differ where modules were matched by work."""
+
+    name_a: str | None
+    name_b: str | None
+    kernel_ns: Amount
+    transfer_ns: Amount
+    calls: Amount
+    launches: Amount
+
+
+class Region(msgspec.Struct):
+    """A row of ``regions.parquet``."""
+
+    region_id: int
+    group_id: int
+    kind: str
+    stratum: str
+    label: str
+    module_a: str | None
+    module_b: str | None
+    ops_a: str | None
+    ops_b: str | None
+    n_ops_a: float | None
+    n_ops_b: float | None
+    n_kernels_a: float | None
+    n_kernels_b: float | None
+    kernel_ns_a: float | None
+    kernel_ns_b: float | None
+    share_ns_a: float | None
+    share_ns_b: float | None
+    transfer_ns_a: float | None
+    transfer_ns_b: float | None
+    bytes_a: float | None
+    bytes_b: float | None
+    launches_a: float | None
+    launches_b: float | None
+    kernel_class_a: str | None
+    kernel_class_b: str | None
+    delta_ns: float
+    evidence: str | None
+    score: float | None
+    coarse: bool
+
+
+class Finding(msgspec.Struct):
+    """A group whose cost differs, with the verdict that the recordings at hand allow."""
+
+    finding_id: int
+    group_id: int
+    verdict: str
+    costly_side: str
+    delta_ns: float
+    delta_percent: float | None
+    share_percent: float
+    reason: str
+
+
+class DiffDocument(msgspec.Struct):
+    """The whole document. Times are in ns per unit of the comparison."""
+
+    diff_id: str
+    tool: str
+    settings: dict[str, Any]
+    a: SideDoc
+    b: SideDoc
+    comparison: Comparison
+    totals: dict[str, Amount]
+    coverage: Coverage
+    rollups: dict[str, list[RollupRow]]
+    groups: list[Group]
+    findings: list[Finding]
+    regions: list[Region]
+    schema_version: int = SCHEMA_VERSION
+
+
+def read_diff(path: Path) -> DiffDocument:
+    """Read ``diff.json`` (or the directory that holds it), of this schema version or an older one.
+
+    Raises:
+        InputNotFoundError: no such file.
+        InputFormatError: not JSON.
+        SchemaVersionError: no version, one this release does not read, or not a diff.
+    """
+    file = path / DIFF_NAME if path.is_dir() else path
+    document = upgrade_document(decode_json(file), DIFF_STEPS, file)
+    try:
+        return msgspec.convert(document, DiffDocument)
+    except msgspec.ValidationError as error:
+        raise SchemaVersionError(f"is not a diff: {error}", path=file) from error
