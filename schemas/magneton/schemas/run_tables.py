@@ -109,7 +109,11 @@ KERNELS = event_table(
         INT,
         "call that put it into the graph, in a capture of kind `graph_capture`: row of `launches`",
     ),
-    Column("layer", INT, "in a graph replay: which of the repeating blocks of the kernel sequence it lies in, from 0"),
+    Column(
+        "layer",
+        INT,
+        "which of the repeating blocks of the kernel sequence it lies in, from 0; only where graphs are replayed",
+    ),
     Column("layer_position", INT, "its place in the block; kernels that correspond have the same"),
     Column("bytes", INT, "bytes moved", "bytes"),
     Column("grid", INTS, "grid size"),
