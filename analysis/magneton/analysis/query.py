@@ -330,4 +330,6 @@ def _translated(error: BaseException) -> MagnetonError:
     # The engine keeps nothing of Arrow's exception but its text.
     if isinstance(error, pa.ArrowException | OSError) or "reading the stream registered as" in str(error):
         return InputFormatError(f"a table cannot be read: {_message(error)}")
+    if isinstance(error, duckdb.PermissionException):
+        return UsageError(_message(error), remedy="a query sees the recordings only")
     return UsageError(_message(error))
