@@ -5,7 +5,8 @@ The rules:
 * Power runs straight between neighbouring samples (trapezoid); a window edge between two samples is interpolated;
   nothing is extrapolated beyond the first and last sample.
 * Samples further apart than ``max_gap`` leave a gap, which is reported and not bridged. Where the user sets none it is
-  ``max(1 s, 3 x median interval of the whole series)``: logs of one reading per 30 s are normal, a sampler that hung is not.
+  ``max(1 s, 3 x median interval of the whole series)``: logs of one reading per 30 s are normal, a sampler that hung is
+  not. Fewer than four samples show no cadence, and 1 s holds.
 * A counter's energy is the sum of its differences, however far apart its readings are; between two readings it runs
   straight. Across a reset the energy is unknown. A wrap is undone when the counter's range is known and the power this
   implies is possible, and is unknown otherwise. Where another whole wrap would be possible too, the interval is unknown
@@ -26,6 +27,7 @@ from magneton.analysis.energy.result import EnergyResult, Window
 
 MIN_GAP_NS = 1_000_000_000
 GAP_CADENCES = 3
+MIN_SAMPLES_FOR_CADENCE = 4
 # More than any one device draws today: a wrap that implies more power was none.
 MAX_POWER_W = 1000.0
 
@@ -79,6 +81,8 @@ def prepare(t_ns: Times, values: Values, *, counter: bool = False) -> Samples:
 
 def default_max_gap_ns(samples: Samples) -> float:
     """Return the longest interval, ns, that is bridged when the user sets no limit."""
+    if len(samples.t_ns) < MIN_SAMPLES_FOR_CADENCE:
+        return float(MIN_GAP_NS)
     return max(float(MIN_GAP_NS), GAP_CADENCES * (samples.cadence_ns or 0.0))
 
 
@@ -274,10 +278,10 @@ def integrate_counter(
         codes.add("counter_range_unknown" if may_wrap and range_j is None else "counter_reset")
     if unsure.any():
         codes.add("possible_multiple_wraps")
+    # Between readings of a counter there are no gaps; what is uncovered there, the codes above explain.
+    codes.discard("power_gap")
     if reset.any() or unsure.any():
-        codes.discard("power_gap")
-        if covered_ns == 0:
-            codes.discard("no_power_data")
+        codes.discard("no_power_data")
     return EnergyResult(
         value_j=value,
         window_s=window.length_ns / 1e9,

@@ -1,0 +1,213 @@
+"""Energy of devices over windows, from the table ``power``: which reading is used, and what it was chosen over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magneton.analysis.energy.integrate import (
+    MAX_POWER_W,
+    Samples,
+    integrate_counter,
+    integrate_power,
+    prepare,
+)
+from magneton.analysis.energy.result import EnergyResult, Provenance, Window
+
+COUNTER, INSTANT, PLAIN, AVERAGE = "energy_counter", "power_instant", "power", "power_average"
+# Best first: a counter misses nothing between readings; a plain power field may be either of the two below.
+PREFERENCE = (COUNTER, INSTANT, PLAIN, AVERAGE)
+# A field that covers less of the window than this share of the best one steps back.
+MIN_RELATIVE_COVERAGE = 0.95
+# The averaging fields of NVIDIA GPUs average over about a second.
+AVERAGE_WINDOW_S = 1.0
+# Device kinds whose counters wrap (RAPL zones).
+WRAPPING_KINDS = frozenset({"cpu", "cpu_package", "package", "dram", "core", "uncore", "psys"})
+
+Device = tuple[str | None, str | None]
+
+
+@dataclass(frozen=True)
+class SensorSeries:
+    """One series of one device: the same source, name and field throughout."""
+
+    source: str | None
+    name: str | None
+    device_kind: str | None
+    device_id: str | None
+    field: str
+    samples: Samples
+
+    @property
+    def device(self) -> Device:
+        """Kind and id of the device."""
+        return self.device_kind, self.device_id
+
+
+def series_of(power: pa.Table, fields: Sequence[str] = PREFERENCE) -> list[SensorSeries]:
+    """Split a table ``power`` into series.
+
+    Args:
+        power: columns ``source, name, device_kind, device_id, field, value, ts_ns`` (others are left alone), on one
+            time line. Rows without a time are left out.
+        fields: fields wanted.
+    """
+    wanted = pc.and_(pc.is_in(power["field"], pa.array(list(fields), pa.string())), pc.is_valid(power["ts_ns"]))
+    rows = power.filter(wanted)
+    keys = ["source", "name", "device_kind", "device_id", "field"]
+    groups: dict[tuple[str | None, ...], list[int]] = {}
+    columns = [rows[key].to_pylist() for key in keys]
+    for i, key in enumerate(zip(*columns, strict=True)):
+        groups.setdefault(key, []).append(i)
+    t = rows["ts_ns"].to_numpy().astype(np.int64)
+    values = np.array(rows["value"].combine_chunks().fill_null(float("nan")), dtype=np.float64)
+    result = []
+    for key in sorted(groups, key=lambda k: tuple(part or "" for part in k)):
+        source, name, kind, device_id, field = key
+        at = np.array(groups[key], dtype=np.int64)
+        samples = prepare(t[at], values[at], counter=field == COUNTER)
+        result.append(SensorSeries(source, name, kind, device_id, field or "", samples))
+    return result
+
+
+def series_energy(
+    series: SensorSeries,
+    window: Window,
+    *,
+    max_gap_s: float | None = None,
+    range_j: float | None = None,
+    max_power_w: float = MAX_POWER_W,
+) -> EnergyResult:
+    """Return the energy of one series over a window, with what its field is worth."""
+    origin = Provenance(
+        source=series.source,
+        name=series.name,
+        device_kind=series.device_kind,
+        device_id=series.device_id,
+        field=series.field,
+    )
+    if series.field == COUNTER:
+        found = integrate_counter(
+            series.samples,
+            window,
+            range_j=range_j,
+            max_power_w=max_power_w,
+            may_wrap=(series.device_kind or "") in WRAPPING_KINDS,
+        )
+        return replace(found, provenance=origin)
+    gap = None if max_gap_s is None else max_gap_s * 1e9
+    found = replace(integrate_power(series.samples, window, max_gap_ns=gap), provenance=origin)
+    if series.field == INSTANT:
+        return found
+    code = "averaged_power_field" if series.field == AVERAGE else "power_window_unknown"
+    return replace(found.with_warnings([code]), min_window_for_trust_s=AVERAGE_WINDOW_S)
+
+
+def device_energy(
+    power: pa.Table,
+    window: Window,
+    *,
+    fields: Sequence[str] = PREFERENCE,
+    max_gap_s: float | None = None,
+    counter_ranges_j: Mapping[Device, float] | None = None,
+    max_power_w: float = MAX_POWER_W,
+) -> dict[Device, EnergyResult]:
+    """Return the energy of every device in a table ``power`` over a window.
+
+    For each device one series is used: the most preferred field among those that cover nearly as much of the window as
+    the best does (``MIN_RELATIVE_COVERAGE``). Fields are never mixed, and what was not used is named.
+
+    Args:
+        power: see ``series_of``.
+        window: ns, on the time line of ``power``.
+        fields: fields that may be used, best first.
+        max_gap_s: longest interval between power samples that is bridged, s.
+        counter_ranges_j: values at which counters start again at 0, J, where known.
+        max_power_w: more than a device can draw.
+    """
+    candidates: dict[Device, list[tuple[SensorSeries, EnergyResult]]] = {}
+    for kind, device_id in _devices(power):
+        candidates[kind, device_id] = []
+    for series in series_of(power, fields):
+        range_j = (counter_ranges_j or {}).get(series.device)
+        found = series_energy(series, window, max_gap_s=max_gap_s, range_j=range_j, max_power_w=max_power_w)
+        candidates[series.device].append((series, found))
+    return {
+        device: _choose(device, window, found, fields) for device, found in sorted(candidates.items(), key=_by_name)
+    }
+
+
+def _by_name(item: tuple[Device, object]) -> tuple[str, str]:
+    return item[0][0] or "", item[0][1] or ""
+
+
+def _devices(power: pa.Table) -> set[Device]:
+    """Return the devices from which power or energy was asked, whether or not they answered."""
+    asked = power.filter(pc.is_in(power["unit"], pa.array(["W", "J"])))
+    return set(zip(asked["device_kind"].to_pylist(), asked["device_id"].to_pylist(), strict=True))
+
+
+def _choose(
+    device: Device, window: Window, found: list[tuple[SensorSeries, EnergyResult]], fields: Sequence[str]
+) -> EnergyResult:
+    if not found:
+        return EnergyResult(
+            value_j=None,
+            window_s=window.length_ns / 1e9,
+            covered_s=0.0,
+            gaps=((window.start_ns, window.end_ns),) if window.length_ns else (),
+            warnings=("no_power_data",),
+            provenance=Provenance(device_kind=device[0], device_id=device[1]),
+        )
+    best = max(result.covered_s or 0.0 for _, result in found)
+    order = {field: i for i, field in enumerate(fields)}
+    near = [pair for pair in found if (pair[1].covered_s or 0.0) >= MIN_RELATIVE_COVERAGE * best]
+    near.sort(key=lambda p: (order[p[0].field], -len(p[0].samples.t_ns), p[0].source or "", p[0].name or ""))
+    series, result = near[0]
+    others = sorted({f"{s.field} ({s.source}: {s.name})" for s, _ in found if s is not series})
+    return replace(result, provenance=replace(result.provenance, fields_not_used=tuple(others)))
+
+
+def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResult]:
+    """Return the energy between two snapshots of counters that carry no time (``amd-smi metric``, a scrape).
+
+    Args:
+        first: table ``power`` of the earlier snapshot.
+        last: table ``power`` of the later one.
+
+    Returns:
+        For each device with a counter in either: the difference, without window or coverage. A counter that went back
+        was reset: the energy is unknown, and at least what the later snapshot shows.
+    """
+    before, after = _counters(first), _counters(last)
+    result: dict[Device, EnergyResult] = {}
+    for device in sorted({*before, *after}, key=lambda d: (d[0] or "", d[1] or "")):
+        origin = Provenance(device_kind=device[0], device_id=device[1], field=COUNTER)
+        start, end = before.get(device), after.get(device)
+        codes: tuple[str, ...] = ()
+        value, lower = None, None
+        if start is None or end is None:
+            codes = ("no_power_data",)
+        elif end < start:
+            lower, codes = end, ("counter_reset",)
+        else:
+            value = lower = end - start
+        result[device] = EnergyResult(value, None, None, lower_bound_j=lower, warnings=codes, provenance=origin)
+    return result
+
+
+def _counters(power: pa.Table) -> dict[Device, float | None]:
+    """Return the one counter reading of each device; NULL where there is none or several disagree."""
+    rows = power.filter(pc.equal(power["field"], COUNTER))
+    found: dict[Device, set[float]] = {}
+    for kind, device_id, value in zip(
+        rows["device_kind"].to_pylist(), rows["device_id"].to_pylist(), rows["value"].to_pylist(), strict=True
+    ):
+        values = found.setdefault((kind, device_id), set())
+        if value is not None:
+            values.add(value)
+    return {device: values.pop() if len(values) == 1 else None for device, values in found.items()}

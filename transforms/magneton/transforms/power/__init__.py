@@ -1,0 +1,1 @@
+"""Power logs of the field: one file per format, chosen by ``registry.read_power``."""

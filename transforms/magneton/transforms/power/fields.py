@@ -1,0 +1,126 @@
+"""Units and names of sensor readings: everything becomes W, J, MHz, degC, %, bytes, V, A or 1 (a plain ratio)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+# Readings from which energy can be had. Which one is preferred is decided by the analysis, never here.
+ENERGY_COUNTER = "energy_counter"
+POWER_INSTANT = "power_instant"
+POWER = "power"
+POWER_AVERAGE = "power_average"
+POWER_LIMIT = "power_limit"
+
+_UNIT_OF_FIELD = {ENERGY_COUNTER: "J", POWER_INSTANT: "W", POWER: "W", POWER_AVERAGE: "W", POWER_LIMIT: "W"}
+
+# unit as written -> (base unit, multiplier, divisor). Division keeps whole milli- and microjoules exact.
+_UNITS: dict[str, tuple[str, float, float]] = {
+    "W": ("W", 1, 1),
+    "mW": ("W", 1, 1e3),
+    "uW": ("W", 1, 1e6),
+    "kW": ("W", 1e3, 1),
+    "J": ("J", 1, 1),
+    "mJ": ("J", 1, 1e3),
+    "uJ": ("J", 1, 1e6),
+    "nJ": ("J", 1, 1e9),
+    "kJ": ("J", 1e3, 1),
+    "MJ": ("J", 1e6, 1),
+    "mWh": ("J", 3.6, 1),
+    "Wh": ("J", 3600, 1),
+    "kWh": ("J", 3.6e6, 1),
+    "Hz": ("MHz", 1, 1e6),
+    "kHz": ("MHz", 1, 1e3),
+    "MHz": ("MHz", 1, 1),
+    "GHz": ("MHz", 1e3, 1),
+    "degC": ("degC", 1, 1),
+    "C": ("degC", 1, 1),
+    "°C": ("degC", 1, 1),
+    "%": ("%", 1, 1),
+    "B": ("bytes", 1, 1),
+    "bytes": ("bytes", 1, 1),
+    "KiB": ("bytes", 1024, 1),
+    "MiB": ("bytes", 1024**2, 1),
+    "GiB": ("bytes", 1024**3, 1),
+    "KB": ("bytes", 1000, 1),
+    "MB": ("bytes", 1000**2, 1),
+    "GB": ("bytes", 1000**3, 1),
+    "V": ("V", 1, 1),
+    "mV": ("V", 1, 1e3),
+    "A": ("A", 1, 1),
+    "mA": ("A", 1, 1e3),
+    "1": ("1", 1, 1),
+}
+# Case tells M from m, so only these long or unmistakable spellings are read without regard to it.
+_SPELLED = {
+    "watt": "W",
+    "watts": "W",
+    "milliwatts": "mW",
+    "microwatts": "uW",
+    "kilowatts": "kW",
+    "joule": "J",
+    "joules": "J",
+    "millijoules": "mJ",
+    "microjoules": "uJ",
+    "nanojoules": "nJ",
+    "kilojoules": "kJ",
+    "hertz": "Hz",
+    "megahertz": "MHz",
+    "celsius": "degC",
+    "percent": "%",
+    "volts": "V",
+    "amperes": "A",
+    "ratio": "1",
+}
+
+Scale = Callable[[float], float]
+
+
+def unit_scale(unit: str | None) -> tuple[str, Scale] | None:
+    """Return the base unit and the function that brings a value into it, or NULL for no unit or an unknown one."""
+    text = (unit or "").strip().replace("µ", "u").replace("μ", "u")
+    found = _UNITS.get(text) or _UNITS.get(_SPELLED.get(text.lower(), ""))
+    if found is None:
+        return None
+    base, multiplier, divisor = found
+    if divisor != 1:
+        return base, lambda value: value / divisor
+    if multiplier != 1:
+        return base, lambda value: value * multiplier
+    return base, lambda value: value
+
+
+def expected_unit(field: str) -> str | None:
+    """Return the base unit that a field must have, or NULL for fields we know nothing about."""
+    return _UNIT_OF_FIELD.get(field)
+
+
+def gives_energy(field: str, unit: str | None) -> bool:
+    """Say whether a field of that base unit measures power or energy (a limit does not)."""
+    return unit in {"W", "J"} and field != POWER_LIMIT
+
+
+_LIMIT_WORDS = ("limit", "cap", "max", "min", "threshold", "default")
+
+
+def power_field(name: str) -> str:
+    """Return the field that a power metric called ``name`` reads, judged by the words in it."""
+    words = name.lower().replace(".", "_").split("_")
+    if any(word in words for word in _LIMIT_WORDS):
+        return POWER_LIMIT
+    if "average" in words or "avg" in words:
+        return POWER_AVERAGE
+    if any(word.startswith("instant") for word in words) or "current" in words:
+        return POWER_INSTANT
+    return POWER
+
+
+def check_value(field: str, unit: str | None, value: float) -> str | None:
+    """Return the reason why a reading cannot be right, or NULL."""
+    wanted = expected_unit(field)
+    if wanted is not None and unit != wanted:
+        return "unit_mismatch"
+    if value < 0 and unit == "W":
+        return "negative_power"
+    if value < 0 and unit == "J":
+        return "negative_energy"
+    return None

@@ -1,0 +1,129 @@
+"""What Prometheus metrics mean: DCGM's by name, others by the unit they state or carry in their name.
+
+A device is named by its UUID where a label gives one. Samples of one GPU under different pod labels are one device (the
+pod stays in ``labels``); metrics that name no device we know are told apart by all their labels.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from magneton.schemas.clocks import REALTIME
+from magneton.transforms.exact import reading
+from magneton.transforms.power import fields
+from magneton.transforms.power.log import Cell, LogBuilder, Series, labels_json
+
+_DCGM: dict[str, tuple[str, str]] = {
+    "DCGM_FI_DEV_POWER_USAGE": (fields.POWER, "W"),
+    "DCGM_FI_DEV_POWER_USAGE_INSTANT": (fields.POWER_INSTANT, "W"),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": (fields.ENERGY_COUNTER, "mJ"),
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT": (fields.POWER_LIMIT, "W"),
+    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": (fields.POWER_LIMIT, "W"),
+    "DCGM_FI_DEV_GPU_TEMP": ("temperature", "degC"),
+    "DCGM_FI_DEV_MEMORY_TEMP": ("temperature_memory", "degC"),
+    "DCGM_FI_DEV_SM_CLOCK": ("clock_sm", "MHz"),
+    "DCGM_FI_DEV_MEM_CLOCK": ("clock_memory", "MHz"),
+    "DCGM_FI_DEV_GPU_UTIL": ("utilization", "%"),
+    "DCGM_FI_DEV_MEM_COPY_UTIL": ("utilization_memory", "%"),
+    "DCGM_FI_DEV_FB_USED": ("memory_used", "MiB"),
+}
+_RAPL = re.compile(r"node_rapl_(\w+?)_joules_total")
+_UNIT_SUFFIX = re.compile(r"_((?:kilo|milli|micro|nano)?(?:watts|joules))(?:_total)?$")
+_UUID_LABELS = ("UUID", "uuid", "gpu_uuid")
+_INDEX_LABELS = ("gpu", "gpu_id", "gpu_index", "minor_number", "card", "device", "package", "index")
+_HOST_LABELS = ("Hostname", "hostname", "host", "node", "instance")
+_SCRAPE_LABELS = ("job", "instance")
+# DCGM writes these (and up to 3 more, saying why) where it has no value: 32 bit, float, and 64 bit as a float holds it.
+_BLANKS = ((2147483632, 2147483635), (140737488355328, 140737488355331), (9223372036854774784, 9223372036854775808))
+
+
+class MetricReader:
+    """Turns samples (metric name, labels, value) into rows of a log."""
+
+    def __init__(self, builder: LogBuilder) -> None:
+        self._builder = builder
+        self._known: dict[
+            tuple[str, tuple[tuple[str, str], ...]], tuple[int, fields.Scale | None, str, str] | None
+        ] = {}
+        self.types: dict[str, str] = {}
+        self.units: dict[str, str] = {}
+
+    def sample(self, name: str, labels: Mapping[str, str], value: str, ts_ns: int | str | None, raw: str) -> None:
+        """Enter one sample; unknown metrics are counted by name."""
+        key = (name, tuple(sorted(labels.items())))
+        if key not in self._known:
+            self._known[key] = self._series(name, labels)
+        known = self._known[key]
+        if known is None:
+            return self._builder.ignore(name)
+        series, scale, field, base = known
+        found = _blank(reading(value)) if name.startswith("DCGM_") else reading(value)
+        cell: Cell
+        if isinstance(found, str):
+            cell = (series, None, found)
+        elif scale is None:
+            cell = (series, None, "unit_unknown")
+        else:
+            scaled = scale(found)
+            wrong = fields.check_value(field, base, scaled)
+            cell = (series, None if wrong else scaled, wrong)
+        return self._builder.row(self._builder.report.n_rows, ts_ns, [cell], raw)
+
+    def _series(self, name: str, labels: Mapping[str, str]) -> tuple[int, fields.Scale | None, str, str] | None:
+        meaning = self._meaning(name)
+        if meaning is None:
+            return None
+        source, kind, field, unit = meaning
+        scale = fields.unit_scale(unit)
+        base = scale[0] if scale else unit
+        device, used = _device(name, labels)
+        rest = {k: v for k, v in labels.items() if k not in used}
+        series = Series(name, source, kind, device, field, base, REALTIME, labels_json(rest))
+        return self._builder.series(series, dict(labels)), scale[1] if scale else None, field, base
+
+    def _meaning(self, name: str) -> tuple[str, str, str, str] | None:
+        """Return (source, device kind, field, unit) of a metric, or NULL when we do not know it."""
+        if name in _DCGM:
+            return ("dcgm", "gpu", *_DCGM[name])
+        family = name.removesuffix("_total")
+        if rapl := _RAPL.fullmatch(name):
+            zone = rapl.group(1)
+            return "prometheus", "cpu" if zone == "package" else zone, fields.ENERGY_COUNTER, "J"
+        suffix = _UNIT_SUFFIX.search(name)
+        unit = self.units.get(name) or self.units.get(family) or (suffix.group(1) if suffix else None)
+        scale = fields.unit_scale(unit)
+        if unit is None or scale is None or scale[0] not in {"W", "J"} or name.endswith("_created"):
+            return None
+        words = set(name.lower().split("_"))
+        kind = "gpu" if words & {"gpu", "nvidia", "amd", "dcgm", "rocm"} else "other"
+        if scale[0] == "W":
+            return "prometheus", kind, fields.power_field(name), unit
+        kind_of_metric = self.types.get(name) or self.types.get(family)
+        counts_up = kind_of_metric == "counter" or (kind_of_metric is None and name.endswith("_total"))
+        if counts_up or "consumption" in words or "consumed" in words:
+            return "prometheus", kind, fields.ENERGY_COUNTER, unit
+        return "prometheus", kind, name.lower(), unit
+
+
+def _device(name: str, labels: Mapping[str, str]) -> tuple[str | None, set[str]]:
+    """Return the device that a sample's labels name, and the labels that say so."""
+    for key in _UUID_LABELS:
+        if labels.get(key):
+            return labels[key], {key}
+    host = next((k for k in _HOST_LABELS if labels.get(k)), None)
+    prefix = f"{labels[host]}/" if host else ""
+    used = {host} if host else set()
+    if rapl := _RAPL.fullmatch(name):
+        return f"{prefix}{rapl.group(1)}-{labels.get('index', '')}", used | {"index"}
+    for key in _INDEX_LABELS:
+        if labels.get(key):
+            return prefix + labels[key], used | {key}
+    telling = {k: v for k, v in labels.items() if k not in _SCRAPE_LABELS}
+    return (labels_json(telling), set(telling)) if telling else (None, set())
+
+
+def _blank(value: float | str) -> float | str:
+    if isinstance(value, float) and any(low <= value <= high for low, high in _BLANKS):
+        return "not_available"
+    return value
