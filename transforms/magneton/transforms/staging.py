@@ -16,7 +16,9 @@ Kinds and their columns are listed in ``KINDS``. What is missing is unknown (NUL
   back on ``external_id``. NULL means none; a source leaves out ids that the format uses for "none" (kineto: below 1).
   Ids that do not fit 63 bits go through ``Stage.wide_id``. ``expects_device_activity`` and ``kernel_class`` are derived
   from names where NULL.
-* ``annotations``: ``kind`` is ``slice``, ``instant`` or ``async`` (see the run table). Steps are recognised by name.
+* ``annotations``: ``kind`` is ``slice``, ``instant`` or ``async`` (see the run table). Steps are recognised by name, or
+  by ``step``, the number of the step where the format itself says that this is one.
+* ``uses``: tensors of operators, which are named by ``record_function_id`` (its operator is staged too).
 * ``flows``: one row per end of an arrow: ``phase`` ``s``, ``t`` or ``f``; ends with the same ``category`` and ``flow``
   are joined in time order.
 * ``edges``: begins and ends that are still apart (``ph: B E b n e S T p F``). They are paired when the file is
@@ -99,10 +101,26 @@ KINDS: dict[str, dict[str, str]] = {
         "correlation": "int",
         "args": "text",
         "flags": "text",
+        "step": "int",
     },
     "counters": _EVENT | {"series": "text", "value": "float", "unit": "text", "device": "int"},
     "flows": _EVENT | {"category": "text", "phase": "text", "flow": "text"},
     "edges": _EVENT | {"category": "text", "phase": "text", "flow": "text", "args": "text", "position": "int"},
+    "uses": {
+        "record_function_id": "int",
+        "direction": "text",
+        "position": "int",
+        "element": "int",
+        "tensor_id": "int",
+        "storage_id": "int",
+        "storage_offset": "int",
+        "numel": "int",
+        "itemsize": "int",
+        "device": "text",
+        "dtype": "text",
+        "dims": "ints",
+        "strides": "ints",
+    },
     "quarantine": {"reason": "text", "position": "int", "raw": "string"},
 }
 _NUMPY = {"int": np.int64, "text": np.int32, "track": np.int32, "ints": np.int32, "float": np.float64, "bool": np.int8}
