@@ -1,0 +1,141 @@
+"""The layout that packaging, type checking and the import contract stand on."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+STAGES = ("cli", "collectors", "transforms", "analysis", "schemas")
+PACKAGES = {f"{stage}/magneton/{stage}" for stage in STAGES} | {"cli/magneton/flows"}
+LONGEST = 500
+
+
+def tracked(root: Path) -> Iterator[Path]:
+    """Yield the files of the project, as git knows them or, outside a clone, as they lie."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=root, capture_output=True
+    )
+    if listed.returncode == 0 and listed.stdout:
+        names = [n.decode("utf-8", "surrogateescape") for n in listed.stdout.split(b"\0") if n]
+        yield from (p for n in names if (p := root / n).is_file())
+    else:
+        skipped = {".venv", ".git", "__pycache__", "out", "dist"}
+        yield from (p for p in root.rglob("*") if p.is_file() and not skipped & set(p.relative_to(root).parts))
+
+
+def modules(root: Path, *folders: str) -> list[Path]:
+    return sorted(p for p in tracked(root) if p.suffix == ".py" and p.relative_to(root).parts[0] in folders)
+
+
+def test_the_namespace_has_no_init(root: Path) -> None:
+    """One stray ``magneton/__init__.py`` would hide every other stage."""
+    found = [p for stage in STAGES for p in root.glob(f"{stage}/magneton/__init__.py*")]
+    assert found == []
+    for stage in STAGES:
+        assert {p.name for p in (root / stage).iterdir() if p.name != "__pycache__"} == {"magneton"}
+
+
+def test_every_package_is_typed(root: Path) -> None:
+    found = {str(p.parent.relative_to(root)) for stage in STAGES for p in root.glob(f"{stage}/magneton/*/__init__.py")}
+    assert found == PACKAGES
+    for package in PACKAGES:
+        assert (root / package / "py.typed").is_file(), package
+
+
+def test_modules_stay_readable(root: Path) -> None:
+    lengths = {
+        str(p.relative_to(root)): len(p.read_text().splitlines())
+        for p in modules(root, *STAGES, "benchmarks", "examples", "tests")
+        if "faults" not in p.parts
+    }
+    assert {name: n for name, n in lengths.items() if n > LONGEST} == {}
+
+
+def names_used(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            yield f"{node.func.id}()"
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield (node.module or "").split(".")[0]
+
+
+def test_nothing_prints_evaluates_or_unpickles(root: Path) -> None:
+    forbidden = {"print()", "eval()", "exec()", "pickle", "marshal", "shelve", "dill"}
+    for path in modules(root, *STAGES):
+        used = forbidden & set(names_used(ast.parse(path.read_bytes())))
+        assert not used, f"{path.relative_to(root)} uses {used}"
+
+
+def test_only_collectors_know_frameworks(root: Path) -> None:
+    frameworks = {"torch", "jax", "tensorflow", "onnx", "onnxruntime", "transformers", "pynvml", "triton"}
+    for path in modules(root, "cli", "transforms", "analysis", "schemas"):
+        used = frameworks & set(names_used(ast.parse(path.read_bytes())))
+        assert not used, f"{path.relative_to(root)} imports {used}"
+
+
+def test_stages_do_not_import_each_other(root: Path) -> None:
+    """The same rule import-linter holds, for those who run the tests alone."""
+    allowed = {
+        "schemas": {"schemas"},
+        "collectors": {"collectors", "schemas"},
+        "transforms": {"transforms", "schemas"},
+        "analysis": {"analysis", "schemas"},
+    }
+    for stage, may in allowed.items():
+        for path in modules(root, stage):
+            found = set(re.findall(r"^\s*(?:from|import) magneton\.(\w+)", path.read_text(), re.M))
+            assert found <= may, f"{path.relative_to(root)} imports {found - may}"
+
+
+def test_no_file_names_the_machine_it_was_written_on(root: Path) -> None:
+    """Paths of one machine help nobody elsewhere. Fault cases are inputs and may say anything."""
+    machine = re.compile(rb"(?<![\w.~-])/(root|work)/")
+    for path in tracked(root):
+        if "faults" in path.parts or path.suffix in {".parquet", ".gz", ".zst", ".png"}:
+            continue
+        assert not machine.search(path.read_bytes()), path.relative_to(root)
+
+
+def test_core_dependencies_hold_no_framework(root: Path) -> None:
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    names = {re.split(r"[\[<>=!~ ]", d)[0] for d in project["dependencies"]}
+    assert names == {"duckdb", "msgspec", "networkx", "numpy", "pyarrow", "rich", "typer", "zstandard"}
+
+
+@pytest.mark.slow
+def test_the_wheel_holds_magneton_and_nothing_else(root: Path, tmp_path: Path) -> None:
+    built = subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(root)],
+        capture_output=True,
+        text=True,
+    )
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        archive.extractall(tmp_path / "site")
+    assert {n.split("/")[0] for n in names if ".dist-info/" not in n} == {"magneton"}
+    assert "magneton/__init__.py" not in names
+    assert not [n for n in names if "__pycache__" in n]
+    assert {"/".join(n.split("/")[1:]) for n in names if n.endswith("py.typed")} == {
+        f"{package.split('/')[-1]}/py.typed" for package in PACKAGES
+    }
+    assert [n for n in names if n.endswith("licenses/LICENSE")]
+    shown = subprocess.run(
+        [sys.executable, "-m", "magneton.cli", "--version"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout.startswith("magneton "), shown.stderr
