@@ -47,6 +47,8 @@ def sql(
 
     Example: magneton sql runs/a runs/b "SELECT run, name, kernel_ns FROM op_time ORDER BY kernel_ns DESC"
     """
+    if query != "-" and Path(query).is_dir():
+        raise UsageError("the query is missing", remedy='magneton sql RUN "SELECT * FROM op_time"')
     if sum((as_json, as_csv, parquet is not None)) > 1:
         raise UsageError("--json, --csv and --parquet exclude one another")
     text = sys.stdin.read() if query == "-" else query
