@@ -21,6 +21,8 @@ from magneton.analysis.align.tree import Node
 
 # Share of all leaves that must match by themselves before neighbours may vouch for the rest.
 MIN_STRONG_SHARE = 0.3
+# Two calls of the same operator made of different numbers of kernels-launching parts stay together up to this many parts.
+MAX_CALL = 12
 
 
 @dataclass(slots=True)
@@ -33,11 +35,16 @@ class Correspondence:
     evidence: frozenset[str] = frozenset()
 
 
+# Where a stretch without partners lies: nowhere in particular, between two matched neighbours, inside a matched pair.
+_LOOSE, _BETWEEN, _INSIDE = 0, 1, 2
+_Queue = list[tuple[list[Node], list[Node], int]]
+
+
 @dataclass(slots=True)
 class _Gap:
     a: list[Node]
     b: list[Node]
-    bracketed: bool
+    place: int
 
 
 @dataclass
@@ -54,7 +61,7 @@ class Matcher:
         if a.strict == b.strict:
             self._equal(a, b)
             return self._found
-        work = [(a.children, b.children, False)]
+        work: _Queue = [(a.children, b.children, _LOOSE)]
         while work:
             self._align(*work.pop(), work)
         self._settle(a, b)
@@ -66,16 +73,14 @@ class Matcher:
             shaped = evidence | {"shapes"} if left.shapes else evidence
             self._found.append(Correspondence([left], [right], 1.0, shaped))
 
-    def _align(
-        self, left: list[Node], right: list[Node], inside: bool, work: list[tuple[list[Node], list[Node], bool]]
-    ) -> None:
+    def _align(self, left: list[Node], right: list[Node], place: int, work: _Queue) -> None:
         """Align two lists of siblings; queue what is to be aligned below them."""
         pairs = self._pairs(left, right)
         previous = (-1, -1)
         for i, j in [*pairs, (len(left), len(right))]:
             gap_a, gap_b = left[previous[0] + 1 : i], right[previous[1] + 1 : j]
             between = previous != (-1, -1) and i < len(left)
-            self._open(gap_a, gap_b, inside or between, work)
+            self._open(gap_a, gap_b, max(place, _BETWEEN if between else _LOOSE), work)
             if i < len(left):
                 self._pair(left[i], right[j], work)
             previous = (i, j)
@@ -123,27 +128,31 @@ class Matcher:
         known = [self.similarity.profile(n).has_shapes for n in (*left, *right)]
         return [] if any(known) else [(i, i) for i in range(len(left))]
 
-    def _pair(self, u: Node, v: Node, work: list[tuple[list[Node], list[Node], bool]]) -> None:
+    def _pair(self, u: Node, v: Node, work: _Queue) -> None:
         if u.strict == v.strict:
             self._equal(u, v)
-        elif not u.children and not v.children:
+        elif (not u.children and not v.children) or self._one_call(u, v):
             score, evidence = self.similarity(u, v)
-            self._found.append(Correspondence([u], [v], score, evidence | {"order"}))
+            self._found.append(Correspondence(u.leaves(), v.leaves(), score, evidence | {"order"}))
         else:
-            work.append((u.children or [u], v.children or [v], True))
+            work.append((u.children or [u], v.children or [v], _INSIDE))
 
-    def _open(
-        self, a: list[Node], b: list[Node], bracketed: bool, work: list[tuple[list[Node], list[Node], bool]]
-    ) -> None:
+    @staticmethod
+    def _one_call(u: Node, v: Node) -> bool:
+        """Tell whether two calls of one small operator differ in what they consist of: then the call is the region."""
+        small = max(u.n_items, v.n_items) <= MAX_CALL
+        return u.kind == v.kind == "op" and u.name == v.name and u.n_items != v.n_items and small
+
+    def _open(self, a: list[Node], b: list[Node], place: int, work: _Queue) -> None:
         """Open the largest nodes of a gap and align again, or keep the gap when nothing can be opened."""
         if not a and not b:
             return
         largest = max((n.n_items for n in (*a, *b) if n.children), default=0)
         if not a or not b or not largest:
-            self._gaps.append(_Gap(_leaves(a), _leaves(b), bracketed))
+            self._gaps.append(_Gap(_leaves(a), _leaves(b), place))
             return
         # Nodes of similar size open together, so that a gap is aligned a few times and not once per node.
-        work.append((_opened(a, largest), _opened(b, largest), bracketed))
+        work.append((_opened(a, largest), _opened(b, largest), place))
 
     def _settle(self, a: Node, b: Node) -> None:
         """Decide the gaps: neighbours may vouch for what lies between them once enough stands by itself."""
@@ -153,7 +162,7 @@ class Matcher:
             self._gather(a.leaves(), b.leaves())
         for gap in self._gaps:
             whole = len(gap.a) == a.n_items and len(gap.b) == b.n_items and min(len(gap.a), len(gap.b)) == 1
-            if gap.a and gap.b and ((vouched and gap.bracketed) or whole):
+            if gap.a and gap.b and (gap.place == _INSIDE or (vouched and gap.place == _BETWEEN) or whole):
                 self._weakly(gap.a, gap.b)
             else:
                 self._one_sided(gap.a, gap.b)

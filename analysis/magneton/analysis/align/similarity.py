@@ -15,6 +15,7 @@ from magneton.analysis.align.tree import Node
 # A pair at or above STRONG stands by itself; below it needs matched neighbours.
 STRONG = 0.45
 WEAK = 0.25
+SAME_CALL = 0.8
 # Tensors with fewer elements than this say nothing about the work (scalars, sizes, seeds).
 MIN_NUMEL = 2
 # Tensor sizes must agree at least this far for a pair to stand by itself where shapes are known.
@@ -137,7 +138,10 @@ class Similarity:
                 evidence.add("shapes")
             exact = overlap(a.exact, b.exact) if self._scale == 1 else min(names, sizes)
             score = 0.35 * sizes + 0.25 * exact + 0.2 * names + 0.2 * same_local
-            if sizes < MIN_SIZES:
+            if same_local and left.kind == "op" and left.shapes and left.shapes == right.shapes:
+                evidence.add("shapes")
+                score = max(score, SAME_CALL)  # one interface called on the same tensors, whatever it runs inside
+            elif sizes < MIN_SIZES:
                 score = min(score, STRONG - 0.01)  # names agree, the tensors do not: other work
             elif same_module and same_local and left.kind == "module":
                 score = max(score, STRONG)  # the same place of the module tree working on the same tensors

@@ -10,16 +10,16 @@ from magneton.schemas.diffdoc import Finding, Group
 
 
 def find(
-    groups: list[Group], same_run: bool, same_devices: bool | None, threshold_percent: float, min_share_percent: float
+    groups: list[Group], *, threshold_percent: float, min_share_percent: float, same_run: bool, obstacle: str | None
 ) -> list[Finding]:
     """Return the groups whose kernel time differs by the threshold or more, largest difference first.
 
     Args:
         groups: groups of regions.
-        same_run: both sides are the same recording: nothing can differ.
-        same_devices: whether the devices are the same; None when unknown.
         threshold_percent: difference relative to the cheaper side, in percent.
         min_share_percent: least difference relative to the cheaper side's total, in percent.
+        same_run: both sides are the same recording: nothing can differ.
+        obstacle: why nothing can be concluded at all, if so.
     """
     if same_run:
         return []
@@ -38,7 +38,8 @@ def find(
         ):
             found.append((abs(delta), group, delta))
     found.sort(key=lambda item: (-item[0], item[1].group_id))
-    verdict, reason = _verdict(same_devices)
+    unrepeated = "one recording per side: the variation between runs is unknown; no energy was measured"
+    verdict, reason = ("not comparable", obstacle) if obstacle else ("inconclusive", unrepeated)
     return [
         Finding(
             finding_id=number,
@@ -52,9 +53,3 @@ def find(
         )
         for number, (size, group, delta) in enumerate(found)
     ]
-
-
-def _verdict(same_devices: bool | None) -> tuple[str, str]:
-    if same_devices is False:
-        return "not comparable", "the devices differ, so the difference is not of the software alone"
-    return "inconclusive", "one recording per side: the variation between runs is unknown; no energy was measured"

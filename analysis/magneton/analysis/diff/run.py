@@ -38,6 +38,10 @@ from magneton.schemas.errors import NotComparableError, UsageError
 from magneton.schemas.ids import diff_id
 from magneton.schemas.parquet import file_schema
 
+# With less than this aligned on either side the recordings are hardly of the same program.
+MIN_COVERAGE = 0.5
+LOW_COVERAGE = "the recordings may not run the same program"
+
 
 @dataclass(frozen=True)
 class DiffSettings:
@@ -101,6 +105,10 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     docs, groups = region_docs(regions)
     _note_variation(aligned, notes)
     same = _same_devices(side_a, side_b)
+    coverage = _coverage(regions, kernel_a, kernel_b)
+    aligned_share = min(coverage.a or 0.0, coverage.b or 0.0)
+    if aligned_share < MIN_COVERAGE:
+        notes.append(Note("low_coverage", f"{LOW_COVERAGE}: only {100 * aligned_share:.0f} % of a side is aligned"))
     comparison = Comparison(
         unit=choice.unit if settings.per == "step" else settings.per,
         units_a=units[0],
@@ -122,15 +130,26 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
         b=_side_doc(side_b, [p.b for p in aligned], [s for st in choice.strata for s in st.b], len(usable_b)),
         comparison=comparison,
         totals=_totals(aligned),
-        coverage=_coverage(regions, kernel_a, kernel_b),
+        coverage=coverage,
         rollups=rollups(regions),
         groups=groups,
         findings=find(
-            groups, a.manifest.run_id == b.manifest.run_id, same, settings.threshold_percent, settings.min_share_percent
+            groups,
+            threshold_percent=settings.threshold_percent,
+            min_share_percent=settings.min_share_percent,
+            same_run=a.manifest.run_id == b.manifest.run_id,
+            obstacle=_obstacle(same, aligned_share),
         ),
         regions=docs,
     )
     return DiffResult(document, _tables(document, regions, a.manifest.run_id, b.manifest.run_id))
+
+
+def _obstacle(same_devices: bool | None, aligned_share: float) -> str | None:
+    """Return why a difference says nothing about the software, if something does."""
+    if aligned_share < MIN_COVERAGE:
+        return LOW_COVERAGE
+    return "the devices differ, so the difference is not of the software alone" if same_devices is False else None
 
 
 def _sides(a: Recording, b: Recording, settings: DiffSettings) -> tuple[Side, Side]:

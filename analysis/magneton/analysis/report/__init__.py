@@ -1,0 +1,1 @@
+"""Readable forms of a diff. Each is made from ``diff.json`` alone."""

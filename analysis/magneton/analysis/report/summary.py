@@ -1,0 +1,206 @@
+"""What every report of a diff says, as headings and rows of text: numbers with units, names as data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc
+
+
+@dataclass
+class Block:
+    """A table of a report: title, headings, rows, and which headings are numbers or may wrap."""
+
+    title: str
+    names: list[str]
+    rows: list[list[str]]
+    right: set[str] = field(default_factory=set)
+    wrap: set[str] = field(default_factory=set)
+    remark: str | None = None
+
+
+def duration(ns: float | None, signed: bool = False) -> str:
+    """Return a time in ms with three decimals (below 10 us in us), ``-`` when unknown."""
+    if ns is None:
+        return "-"
+    sign = "+" if signed and ns > 0 else ""
+    return f"{sign}{ns / 1e6:.3f} ms" if abs(ns) >= 1e4 or ns == 0 else f"{sign}{ns / 1e3:.3f} us"
+
+
+def percent(value: float | None) -> str:
+    """Return a signed percentage, ``-`` when unknown."""
+    return "-" if value is None else f"{value:+.1f} %"
+
+
+def count(value: float | None) -> str:
+    """Return a number of things, without decimals where it is whole."""
+    return "-" if value is None else f"{value:.0f}" if value == round(value) else f"{value:.2f}"
+
+
+def work_name(document: DiffDocument) -> str:
+    """Return what the time is the time of."""
+    return "kernel time" if document.a.on_device else "operator time"
+
+
+def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
+    """Return the tables of a report.
+
+    Args:
+        document: the diff.
+        top: rows shown of each list, largest difference first; 0 for all.
+    """
+    found = [_sides(document), _totals(document), _groups(document, top)]
+    for name, title in (("module", "By module"), ("op", "By operator"), ("kernel_class", "By kernel class")):
+        rows = [row for row in document.rollups[name] if row.name_a or row.name_b]
+        if rows and (name != "kernel_class" or document.a.on_device):
+            found.append(_rollup(document, title, rows, top))
+    return found
+
+
+def statements(document: DiffDocument) -> list[str]:
+    """Return what must be said beside the tables: coverage, findings, notes."""
+    coverage = document.coverage
+    lines = [
+        f"Aligned: {_share(coverage.a)} of A's {work_name(document)} and {_share(coverage.b)} of B's lie in regions that have a "
+        f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). A pair counts "
+        f"if it holds at most {100 * coverage.max_share:.0f} % of a side or is one operator on one side"
+        + (f"; {coverage.n_coarse} do not." if coverage.n_coarse else ".")
+    ]
+    if document.findings:
+        verdicts = sorted({(f.verdict, f.reason) for f in document.findings})
+        threshold = document.settings["threshold_percent"]
+        lines.append(
+            f"Findings: {len(document.findings)} group(s) differ by {threshold:g} % or more. "
+            + " ".join(f"Verdict: {verdict} ({reason})." for verdict, reason in verdicts)
+        )
+    elif document.a.run_id == document.b.run_id:
+        lines.append("Findings: none; both sides are the same recording.")
+    else:
+        lines.append(f"Findings: none; no group differs by {document.settings['threshold_percent']:g} % or more.")
+    lines += [f"Note ({note.code}): {note.message}." for note in document.comparison.notes]
+    for name, side in (("A", document.a), ("B", document.b)):
+        outside = side.inventory["n_without_launch"]
+        if outside:
+            lines.append(
+                f"Note (kernel_without_launch): side {name}: {outside:.0f} device activities "
+                f"({duration(side.inventory['without_launch_ns'])}) have no launch in the trace and are left out."
+            )
+        if side.outside_steps_ns:
+            lines.append(
+                f"Note (outside_steps): side {name}: {duration(side.outside_steps_ns)} of device time outside all steps is left out."
+            )
+    return lines
+
+
+def _share(value: float | None) -> str:
+    return "none" if value is None else f"{100 * value:.1f} %"
+
+
+def _sides(document: DiffDocument) -> Block:
+    rows = [_side("A", document.a), _side("B", document.b)]
+    return Block(
+        "Recordings", ["", "recording", "run", "system", "device", "steps used"], rows, wrap={"system", "device"}
+    )
+
+
+def _side(letter: str, side: SideDoc) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in sorted(side.versions.items())[:4])
+    system = side.system or versions or "-"
+    if side.system and versions:
+        system = f"{side.system} ({versions})"
+    device = ", ".join(side.devices) or ("-" if side.on_device else "cpu")
+    steps = f"{len(side.steps_used)} of {side.n_steps_recorded}"
+    return [letter, side.label, side.run_id, system, device, steps]
+
+
+def _totals(document: DiffDocument) -> Block:
+    unit = document.comparison.unit
+    names = {
+        "kernel_ns": work_name(document),
+        "share_ns": "device busy",
+        "transfer_ns": "copies and memsets",
+        "host_ns": f"host, per {unit}",
+        "kernels": "kernels" if document.a.on_device else "leaf operators",
+        "transfers": "transfers",
+        "ops": "operator calls",
+    }
+    rows = []
+    for key, name in names.items():
+        value = document.totals[key]
+        on_device_only = key in ("share_ns", "transfer_ns", "transfers", "ops")
+        if (value.a is None and value.b is None) or (on_device_only and not document.a.on_device):
+            continue
+        show = duration if key.endswith("_ns") else None
+        a, b = (show(value.a), show(value.b)) if show else (count(value.a), count(value.b))
+        delta = duration(value.delta, signed=True) if show else count(value.delta)
+        rows.append([name, a, b, delta, percent(value.delta_percent)])
+    return Block(f"Per {unit}", ["", "A", "B", "B - A", "B - A %"], rows, right={"A", "B", "B - A", "B - A %"})
+
+
+def _size(amount: Amount, other: Amount) -> float:
+    return abs(amount.delta or 0.0) + abs(other.delta or 0.0)
+
+
+def _groups(document: DiffDocument, top: int) -> Block:
+    differing = [g for g in document.groups if _size(g.kernel_ns, g.transfer_ns)]
+    ranked = sorted(differing, key=lambda g: (-_size(g.kernel_ns, g.transfer_ns), g.group_id))
+    shown = ranked[:top] if top else ranked
+    rows = [
+        [
+            _where(group),
+            group.ops_a or "(nothing)",
+            group.ops_b or "(nothing)",
+            str(group.n_regions),
+            duration(_both(group.kernel_ns.a, group.transfer_ns.a)),
+            duration(_both(group.kernel_ns.b, group.transfer_ns.b)),
+            duration((group.kernel_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
+            " ".join(group.evidence) + (" coarse" if group.coarse else "") if group.evidence else "-",
+        ]
+        for group in shown
+    ]
+    remark = None if len(rows) == len(ranked) else f"{len(ranked) - len(rows)} more groups differ; see regions.parquet"
+    return Block(
+        "Where they differ, largest first",
+        ["where", "A runs", "B runs", "times", "A", "B", "B - A", "evidence"],
+        rows,
+        right={"times", "A", "B", "B - A"},
+        wrap={"where", "A runs", "B runs", "evidence"},
+        remark=remark,
+    )
+
+
+def _both(kernel: float | None, transfer: float | None) -> float | None:
+    return None if kernel is None and transfer is None else (kernel or 0.0) + (transfer or 0.0)
+
+
+def _where(group: Group) -> str:
+    a, b = _tail(group.module_a), _tail(group.module_b)
+    if a == b or not b:
+        return a or "-"
+    return b if not a else f"{a} | {b}"
+
+
+def _tail(path: str | None, parts: int = 2) -> str | None:
+    """Return the last parts of a module path, enough to recognise the place."""
+    return None if path is None else "/".join(path.split("/")[-parts:])
+
+
+def _rollup(document: DiffDocument, title: str, rows: list[RollupRow], top: int) -> Block:
+    shown = rows[:top] if top else rows
+    text = [
+        [
+            row.name_a or "-" if row.name_a == row.name_b or not row.name_b else f"{row.name_a or '-'} | {row.name_b}",
+            duration(row.kernel_ns.a),
+            duration(row.kernel_ns.b),
+            duration(row.kernel_ns.delta, signed=True),
+            percent(row.kernel_ns.delta_percent),
+            duration(row.transfer_ns.a) if row.transfer_ns.a or row.transfer_ns.b else "",
+            duration(row.transfer_ns.b) if row.transfer_ns.a or row.transfer_ns.b else "",
+        ]
+        for row in shown
+    ]
+    names = ["name", "A", "B", "B - A", "B - A %", "copies A", "copies B"]
+    if not any(line[5] for line in text):
+        names, text = names[:5], [line[:5] for line in text]
+    remark = None if len(shown) == len(rows) else f"{len(rows) - len(shown)} more in diff.json"
+    return Block(f"{title} ({work_name(document)})", names, text, right=set(names[1:]), wrap={"name"}, remark=remark)
