@@ -7,6 +7,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -177,6 +179,51 @@ def test_importing_the_recorder_imports_no_framework(root: Path) -> None:
     code = "import sys; from magneton.collectors import record; sys.exit('torch' in sys.modules)"
     path = ":".join(str(root / stage) for stage in ("collectors", "schemas"))
     assert subprocess.run([sys.executable, "-c", code], env={"PYTHONPATH": path}).returncode == 0
+
+
+class FakeTorch:
+    """As much of torch as a profile asks for: two GPUs, one of them without UUID, and a process group of rank 5."""
+
+    def __init__(self, *, initialized: bool) -> None:
+        gpus = [SimpleNamespace(name="Fake H200", uuid="0a1b"), SimpleNamespace(name="Fake MI300X")]
+        self.cuda = SimpleNamespace(
+            is_initialized=lambda: initialized, device_count=lambda: len(gpus), get_device_properties=gpus.__getitem__
+        )
+        self.distributed = SimpleNamespace(
+            is_available=lambda: True, is_initialized=lambda: initialized, get_rank=lambda: 5
+        )
+        self.asked: dict[str, Any] = {}
+        self.profiler = SimpleNamespace(
+            schedule=lambda **settings: settings,
+            supported_activities=lambda: {"cpu"},
+            profile=lambda **settings: self.asked.update(settings),
+        )
+
+
+def test_torch_profile_asks_for_shapes_stacks_modules_and_the_announced_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = FakeTorch(initialized=False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    torch_profile.TorchProfile(warmup_steps=2, steps=5)
+    assert torch.asked["schedule"] == {"wait": 0, "warmup": 2, "active": 5, "repeat": 1}
+    assert torch.asked["record_shapes"] and torch.asked["with_stack"] and torch.asked["with_modules"]
+    torch_profile.TorchProfile()
+    assert torch.asked["schedule"] is None
+
+
+def test_accelerators_and_rank_are_those_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch(initialized=True))
+    profile = torch_profile.TorchProfile()
+    assert profile.devices() == [
+        Device(index=0, name="Fake H200", uuid="0a1b"),
+        Device(index=1, name="Fake MI300X", uuid=None),
+    ]
+    assert profile.rank() == 5
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch(initialized=False))
+    profile = torch_profile.TorchProfile()
+    assert profile.devices() == []
+    for launched, rank in (("7", 7), ("", 0), ("x", 0)):
+        monkeypatch.setenv("RANK", launched)
+        assert profile.rank() == rank
 
 
 def test_processor_name_is_read_where_there_is_one(tmp_path: Path) -> None:
