@@ -24,6 +24,7 @@ from magneton.cli import console
 from magneton.cli.app import main
 from magneton.cli.docs import commands
 from magneton.schemas import errors
+from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.views import RUNS, VIEWS
 
@@ -346,9 +347,9 @@ def test_tables_lists_everything_a_query_can_use(run: Run) -> None:
     code, out, err = run("tables", "--json")
     assert (code, err) == (0, "")
     listed = {entry["name"]: entry for entry in json.loads(out)}
-    assert set(listed) == {RUNS.name, *RUN_TABLES, *VIEWS}
+    assert set(listed) == {RUNS.name, *RUN_TABLES, *DIFF_TABLES, *VIEWS}
     assert {n for n, e in listed.items() if e["kind"] == "view"} == set(VIEWS)
-    assert all(e["columns"][0]["name"] == "run" for e in listed.values())
+    assert all(e["columns"][0]["name"] == ("diff" if n in DIFF_TABLES else "run") for n, e in listed.items())
     duration = next(c for c in listed["kernels"]["columns"] if c["name"] == "dur_ns")
     assert duration == {"name": "dur_ns", "type": "int64", "unit": "ns", "doc": "length; NULL when unknown"}
     shown = run("tables")[1].decode()

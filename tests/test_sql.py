@@ -16,6 +16,7 @@ from tests.small_recording import RUN_ID, small_tables, write_recording
 
 from magneton.analysis.query import Recordings, unique_names
 from magneton.schemas import errors
+from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.view_columns import RUN_COLUMN
 from magneton.schemas.views import RUNS, VIEWS
@@ -304,7 +305,7 @@ def test_fault_58_tables_are_all_there_after(hostile: Recordings) -> None:
         ask(hostile, "SELECT * FROM kernel_time WHERE name = $n", n=name)
     assert EXPECTED["tables_after"] == "all present"
     present = {r["name"] for r in ask(hostile, "SHOW TABLES")}
-    assert present == {RUNS.name, *RUN_TABLES, *VIEWS}
+    assert present == {RUNS.name, *RUN_TABLES, *DIFF_TABLES, *VIEWS}
 
 
 @given(name=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0")))

@@ -1,4 +1,4 @@
-"""SQL over any number of recordings: every table and view with a column that names the recording, and nothing else.
+"""SQL over any number of recordings and diffs: every table with a column that names where it is from, and nothing else.
 
 The tables reach the engine as Arrow datasets of explicitly named files. No path is written into SQL and none is taken for a
 pattern, and the engine itself never needs to open a file, so that all its access to the outside can be switched off
@@ -22,7 +22,9 @@ import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
 from magneton.analysis.recording import TABLES_DIR, Recording
-from magneton.schemas.columns import Table
+from magneton.schemas.columns import Column, Table
+from magneton.schemas.diff_tables import DIFF_TABLES
+from magneton.schemas.diffdoc import DIFF_NAME, read_diff
 from magneton.schemas.errors import (
     InputFormatError,
     InputNotFoundError,
@@ -34,6 +36,7 @@ from magneton.schemas.errors import (
 from magneton.schemas.parquet import inspect_file, read_table
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.view_columns import DIFF_COLUMN, RUN_COLUMN
 from magneton.schemas.views import RUNS, VIEWS
 
 BATCH_ROWS = 10_000
@@ -90,10 +93,10 @@ class Result:
 
 
 class Recordings:
-    """Recordings opened for SQL. Use as a context manager; close it to release the engine and its spill files.
+    """Recordings and diffs opened for SQL. Use as a context manager; close it to release the engine and its spill files.
 
     Args:
-        directories: recordings (directories with a manifest and tables), at least one.
+        directories: recordings (directories with a manifest and tables) and diffs (with ``diff.json``), at least one.
         memory_limit: what the engine may use before it spills to disk, e.g. ``2GB`` (default: 80 % of the memory).
 
     Raises:
@@ -106,11 +109,19 @@ class Recordings:
     def __init__(self, directories: Sequence[Path], *, memory_limit: str | None = None) -> None:
         if not directories:
             raise UsageError("no recording given", remedy="name one or more recording directories")
-        recordings = [_open(directory) for directory in directories]
+        _refuse_unwritable(directories)
+        diffs = [directory for directory in directories if (directory / DIFF_NAME).is_file()]
+        for directory in diffs:
+            read_diff(directory)
+        recordings = [_open(directory) for directory in directories if directory not in diffs]
         labels = [r.manifest.label or r.directory.name or r.manifest.run_id for r in recordings]
         names = unique_names(labels, "{} ({})", first=2)
         self.runs = [OpenRun(name, r) for name, r in zip(names, recordings, strict=True)]
-        sources = {name: _source(table, self.runs) for name, table in RUN_TABLES.items()}
+        run_tables = [(opened.run, opened.recording.directory / TABLES_DIR) for opened in self.runs]
+        diff_names = unique_names([d.resolve().name for d in diffs], "{} ({})", first=2)
+        diff_tables = list(zip(diff_names, diffs, strict=True))
+        sources = {name: _source(table, RUN_COLUMN, run_tables) for name, table in RUN_TABLES.items()}
+        sources |= {name: _source(table, DIFF_COLUMN, diff_tables) for name, table in DIFF_TABLES.items()}
         self._spill = tempfile.TemporaryDirectory(prefix="magneton-")
         try:
             self._connection = self._connect(sources, memory_limit)
@@ -231,11 +242,16 @@ def unique_names(names: Sequence[str], pattern: str, *, first: int) -> list[str]
     return out
 
 
+def _refuse_unwritable(directories: Sequence[Path]) -> None:
+    """Refuse names that are no text: neither the table ``runs`` nor Arrow can hold them."""
+    for directory in directories:
+        try:
+            str(directory).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidNameError("the name is not valid UTF-8", path=directory, remedy="rename it") from error
+
+
 def _open(directory: Path) -> Recording:
-    try:
-        str(directory).encode()
-    except UnicodeEncodeError as error:
-        raise InvalidNameError("the name is not valid UTF-8", path=directory, remedy="rename it") from error
     if not directory.exists():
         raise InputNotFoundError("no such recording", path=directory)
     if not directory.is_dir():
@@ -247,27 +263,29 @@ def _open(directory: Path) -> Recording:
     return Recording.open(directory)
 
 
-def _with_run(table: Table) -> pa.Schema:
-    return pa.schema([RUNS.columns[0].field(), *table.arrow_schema()])
+def _source(table: Table, leading: Column, places: Sequence[tuple[str, Path]]) -> Any:
+    """Return one table of all recordings (or diffs) as an Arrow dataset.
 
-
-def _source(table: Table, runs: Sequence[OpenRun]) -> Any:
-    """Return a table over all runs as an Arrow dataset whose column ``run`` prunes the files of other runs."""
-    schema = _with_run(table)
+    Args:
+        table: which one.
+        leading: the column in front of it, that names the recording. A filter on it skips the files of the others.
+        places: name and directory of the tables, by recording.
+    """
+    schema = pa.schema([leading.field(), *table.arrow_schema()])
     paths: list[str] = []
     names: list[ds.Expression] = []
     upgraded: list[pa.Table] = []
-    for opened in runs:
-        path = opened.recording.directory / TABLES_DIR / f"{table.name}.parquet"
+    for place, directory in places:
+        path = directory / f"{table.name}.parquet"
         if not path.exists():
             continue
         if inspect_file(path, table.name) == SCHEMA_VERSION:
             paths.append(str(path.absolute()))
-            names.append(ds.field("run") == ds.scalar(opened.run))
+            names.append(ds.field(leading.name) == ds.scalar(place))
         else:
             data = read_table(path, table.name)
-            run = pa.array([opened.run], pa.string()).take(pa.array([0] * data.num_rows, pa.int32()))
-            upgraded.append(pa.Table.from_arrays([run, *data.columns], schema=schema))
+            column = pa.repeat(pa.scalar(place), data.num_rows)
+            upgraded.append(pa.Table.from_arrays([column, *data.columns], schema=schema))
     parts: list[Any] = []
     if paths:
         parts.append(

@@ -11,8 +11,9 @@ import msgspec
 
 from magneton.analysis.query import OpenRun, Recordings, Result
 from magneton.schemas.columns import Table
+from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.view_columns import RUN_COLUMN
+from magneton.schemas.view_columns import DIFF_COLUMN, RUN_COLUMN
 from magneton.schemas.views import RUNS, VIEWS
 
 __all__ = ["OpenRun", "Recordings", "Result", "catalog", "describe"]
@@ -49,6 +50,7 @@ def catalog() -> list[dict[str, Any]]:
     """Return every table and view a query can use: name, kind, meaning, columns with type, unit and meaning, SQL of views."""
     entries = [_entry(RUNS, "table", RUNS.columns)]
     entries += [_entry(t, "table", (RUN_COLUMN, *t.columns)) for t in RUN_TABLES.values()]
+    entries += [_entry(t, "table", (DIFF_COLUMN, *t.columns)) for t in DIFF_TABLES.values()]
     entries += [_entry(v.table, "view", v.table.columns, inspect.cleandoc(v.sql)) for v in VIEWS.values()]
     return entries
 

@@ -20,6 +20,7 @@ from magneton.schemas import errors
 from magneton.schemas.codes import QUARANTINE_REASONS, WARNING_CODES
 from magneton.schemas.columns import Column, Table
 from magneton.schemas.diff_tables import DIFF_TABLES
+from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
 from magneton.schemas.files import atomic_write
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest
 from magneton.schemas.run_tables import RUN_TABLES
@@ -34,6 +35,12 @@ DOCUMENTS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
         Manifest,
         "What was run, on what, and which files belong to the recording. It is written last: a directory without it is no "
         "recording. Fields at their default are left out; fields this release does not know are ignored.",
+    ),
+    (
+        f"`{DIFF_NAME}`",
+        DiffDocument,
+        "What a diff found: the only input of reports, gates and verification. Beside it lie `regions.parquet`, "
+        "`matches.parquet` and `findings.parquet`. It is written last; sides are called A and B.",
     ),
 )
 
@@ -161,7 +168,9 @@ def text() -> str:
         "## Tables of a run\n\nThe files `tables/<name>.parquet`. In SQL each has one more column, `run`, in front.\n"
     )
     parts += [_table(table) for table in RUN_TABLES.values()]
-    parts.append("## Tables of a diff\n")
+    parts.append(
+        "## Tables of a diff\n\nThe files `<name>.parquet` beside `diff.json`. In SQL each has one more column, `diff`, in front.\n"
+    )
     parts += [_table(table) for table in DIFF_TABLES.values()]
     parts.append("## Views\n\nWhat `magneton sql` offers beside the tables; `magneton tables NAME` shows their SQL.\n")
     parts += [_table(table) for table in (RUNS, *(v.table for v in VIEWS.values()))]
