@@ -72,7 +72,7 @@ class Database:
                 if number > self._most_rows:
                     raise InputFormatError("is a damaged SQLite file: its pages form a loop", path=self.path)
                 yield row
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:  # the last: a message that quotes the file
             raise InputFormatError(
                 f"is a damaged SQLite file: {error}", path=self.path, remedy="export it again"
             ) from error
