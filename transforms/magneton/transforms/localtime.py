@@ -63,6 +63,7 @@ class LocalClock:
     def __init__(self, zone: dt.tzinfo) -> None:
         self._zone = zone
         self._last: int | None = None
+        self._put_back = False
         self._cache: dict[tuple[int, int, int, int, int, int], int] = {}
         self.ambiguous = 0
 
@@ -81,12 +82,18 @@ class LocalClock:
             if first < second:
                 self.ambiguous += 1
                 if self._last is not None and second_ns < self._last - _JITTER_NS:
+                    self._put_back = True
+                if self._put_back:
                     second_ns = second * 10**9
-            elif len(self._cache) < 4096:
+                return self._seen(second_ns + nanoseconds)
+            if len(self._cache) < 4096:
                 self._cache[fields] = second_ns
             else:
                 self._cache = {fields: second_ns}
-        result = second_ns + nanoseconds
+        self._put_back = False
+        return self._seen(second_ns + nanoseconds)
+
+    def _seen(self, result: int) -> int:
         if self._last is None or result > self._last:
             self._last = result
         return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,7 @@ PREFERENCE = (COUNTER, INSTANT, PLAIN, AVERAGE)
 MIN_RELATIVE_COVERAGE = 0.95
 # The averaging fields of NVIDIA GPUs average over about a second.
 AVERAGE_WINDOW_S = 1.0
+_WINDOW_IN_NAME = re.compile(r"_(\d{1,6})(ms|s)")
 # Device kinds whose counters wrap (RAPL zones).
 WRAPPING_KINDS = frozenset({"cpu", "cpu_package", "package", "dram", "core", "uncore", "psys"})
 
@@ -56,6 +58,8 @@ def series_of(power: pa.Table, fields: Sequence[str] = PREFERENCE) -> list[Senso
             time line. Rows without a time are left out.
         fields: fields wanted.
     """
+    if power.num_rows == 0:
+        return []
     wanted = pc.and_(pc.is_in(power["field"], pa.array(list(fields), pa.string())), pc.is_valid(power["ts_ns"]))
     rows = power.filter(wanted)
     keys = ["source", "name", "device_kind", "device_id", "field"]
@@ -104,7 +108,13 @@ def series_energy(
     if series.field == INSTANT:
         return found
     code = "averaged_power_field" if series.field == AVERAGE else "power_window_unknown"
-    return replace(found.with_warnings([code]), min_window_for_trust_s=AVERAGE_WINDOW_S)
+    return replace(found.with_warnings([code]), min_window_for_trust_s=_averaging_s(series.name))
+
+
+def _averaging_s(name: str | None) -> float:
+    """Return how long a field averages, s: as its name says (``power_average_500ms``), else what GPUs usually do."""
+    match = _WINDOW_IN_NAME.search(name or "")
+    return int(match.group(1)) / (1000 if match.group(2) == "ms" else 1) if match else AVERAGE_WINDOW_S
 
 
 def device_energy(
@@ -147,6 +157,8 @@ def _by_name(item: tuple[Device, object]) -> tuple[str, str]:
 
 def _devices(power: pa.Table) -> set[Device]:
     """Return the devices from which power or energy was asked, whether or not they answered."""
+    if power.num_rows == 0:
+        return set()
     asked = power.filter(pc.is_in(power["unit"], pa.array(["W", "J"])))
     return set(zip(asked["device_kind"].to_pylist(), asked["device_id"].to_pylist(), strict=True))
 

@@ -6,6 +6,7 @@ absent; the clock must then be given by the user.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from magneton.schemas.clocks import CLOCKS
@@ -24,15 +25,24 @@ _FIELD_NAMES = {
     "energy": fields.ENERGY_COUNTER,
     "total_energy": fields.ENERGY_COUNTER,
     "power_draw": fields.POWER,
-    "power_avg": fields.POWER_AVERAGE,
-    "power_inst": fields.POWER_INSTANT,
     "temp": "temperature",
 }
+# `power_average_1s` is an average, `package_power` a power; `memory_power` is a part of the device and stays itself.
+_FIELD_PATTERNS = (
+    (re.compile(r"power_(?:average|avg)(?:_\w+)?"), fields.POWER_AVERAGE),
+    (re.compile(r"power_(?:instant|inst)(?:_\w+)?"), fields.POWER_INSTANT),
+    (re.compile(r"(?:package|board|device|gpu|cpu|socket|total|wall)_power"), fields.POWER),
+)
 
 
 def _header(line: str) -> list[str] | None:
     cells = [cell.lower() for cell in cells_of(line) or []]
     return cells if set(cells) >= _NEEDED and any(c.startswith("timestamp") for c in cells) else None
+
+
+def _field(name: str) -> str:
+    known = _FIELD_NAMES.get(name)
+    return known or next((field for pattern, field in _FIELD_PATTERNS if pattern.fullmatch(name)), name)
 
 
 def sniff(head: str) -> bool:
@@ -102,7 +112,7 @@ def _row(builder: LogBuilder, position: int, named: dict[str, str], time: str, e
     name = named["field"]
     if not name:
         return builder.drop(position, "field_missing", line)
-    field = _FIELD_NAMES.get(name.lower(), name.lower())
+    field = _field(name.lower())
     scale = fields.unit_scale(named["unit"])
     series = builder.series(
         Series(

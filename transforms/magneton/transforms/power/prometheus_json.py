@@ -24,9 +24,9 @@ NAME = "prometheus-json"
 class _Result(msgspec.Struct):
     metric: dict[str, str] = {}
     values: list[msgspec.Raw] = []
-    value: msgspec.Raw | None = None
+    value: msgspec.Raw = msgspec.Raw()
     histograms: list[msgspec.Raw] = []
-    histogram: msgspec.Raw | None = None
+    histogram: msgspec.Raw = msgspec.Raw()
 
 
 class _Data(msgspec.Struct, rename="camel"):
@@ -85,15 +85,14 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
             else:
                 kept[position] = raw
                 metrics.sample(name, labels, value, time_ns(stamp, 9), f"{name} {raw}")
-        for histogram in [*result.histograms, *([result.histogram] if result.histogram else [])]:
-            del histogram
+        for _ in range(len(result.histograms) + bool(bytes(result.histogram))):
             builder.ignore(f"{name} (histogram)")
     return builder.finish(lambda positions: {p: kept.get(p, "") for p in positions})
 
 
 def _samples(result: _Result) -> Iterator[tuple[str, str | None, str | None]]:
     """Yield (pair as written, time text or NULL, value text or NULL)."""
-    for pair in [*result.values, *([result.value] if result.value is not None else [])]:
+    for pair in [*result.values, *([result.value] if bytes(result.value) else [])]:
         raw = bytes(pair)
         text = raw.decode("utf-8", "replace")
         try:

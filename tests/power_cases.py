@@ -1,0 +1,67 @@
+"""Fault cases that concern power logs, and small logs of our own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from magneton.analysis.energy.result import EnergyResult, Window
+from magneton.analysis.energy.totals import PREFERENCE, device_energy
+from magneton.transforms.power.log import PowerLog
+
+FAULTS = Path(__file__).parent / "faults"
+E0 = 1767225600 * 10**9  # the invented run of the format samples begins here: 2026-01-01T00:00:00Z
+
+
+def case(name: str) -> Path:
+    return FAULTS / name
+
+
+def expected(name: str) -> dict[str, Any]:
+    """The JSON block of a case's expected.md."""
+    text = (case(name) / "expected.md").read_text()
+    found: dict[str, Any] = json.loads(text.split("```json", 1)[1].split("```", 1)[0])
+    return found
+
+
+def run_json(name: str, file: str = "run.json") -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((case(name) / file).read_text())
+    return found
+
+
+def window(start_s: float, end_s: float, base_ns: int = E0) -> Window:
+    return Window(base_ns + round(start_s * 1e9), base_ns + round(end_s * 1e9))
+
+
+def energies(
+    table: pa.Table, over: Window, *, fields: Sequence[str] = PREFERENCE, max_gap_s: float | None = None
+) -> dict[str | None, EnergyResult]:
+    """Energy by device id alone (the logs here have one kind each, or distinct ids)."""
+    return {d[1]: r for d, r in device_energy(table, over, fields=fields, max_gap_s=max_gap_s).items()}
+
+
+def books_balance(log: PowerLog) -> bool:
+    r = log.report
+    return (
+        r.n_rows == r.n_valid + r.n_other + r.n_ignored + sum(r.dropped.values())
+        and sum(r.dropped.values()) == log.quarantine.num_rows
+        and r.n_readings == log.table.num_rows
+    )
+
+
+def codes(log: PowerLog) -> set[str]:
+    return set(log.warnings["code"].to_pylist())
+
+
+def write(tmp_path: Path, text: str | bytes, name: str = "p.csv") -> Path:
+    path = tmp_path / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def spl(date: str, time: str = "00:00:00.000", watts: str = "100.0", tail: str = "") -> str:
+    return f"Time,{date} {time},Watts,{watts},Volts,230.1,Amps,0.8,PF,0.98,Mark,m{tail}\n"
