@@ -143,6 +143,20 @@ def test_a_fused_call_gathers_what_it_replaces() -> None:
     assert (("aten::acc",), ("aten::acc",)) in names(found)
 
 
+def test_parts_that_add_up_join_the_whole() -> None:
+    """Three projections of one input against one fused projection are one region."""
+    x = (8, 64)
+
+    def projections(*widths: int) -> list[Node]:
+        return [*layer(0), *[op("aten::mm", x, (64, n)) for n in widths], *layer(1)]
+
+    found = match(projections(64, 16, 16), projections(96))
+    whole = next(c for c in found if len(c.a) == 3)
+    assert "parts" in whole.evidence
+    assert [n.shapes for n in whole.b] == [((8, 64), (64, 96))]
+    assert all(len(c.a) <= 1 for c in match(projections(64, 16, 16), projections(95)))
+
+
 def test_a_larger_batch_is_recognised_and_scaled() -> None:
     intern = Interner()
     roots = []

@@ -49,7 +49,7 @@ class SideDoc(msgspec.Struct):
     kernel_time: Spread
     inventory: dict[str, float]
     outside_steps_ns: float
-    view_ns: float
+    overhead_ns: float
     warnings: list[dict[str, Any]]
 
 

@@ -18,7 +18,7 @@ class Average:
     step_device_ns: list[float]
     step_kernel_ns: list[float]
     step_host_ns: list[float]
-    view_ns: float
+    overhead_ns: float
 
 
 def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Average:
@@ -60,7 +60,7 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
         [s.tree.device_ns / unit for s in steps],
         [sum(leaf.work.kernel_ns for leaf in s.tree.leaves() if leaf.work) / unit for s in steps],
         [s.host_ns / unit for s in steps if s.host_ns is not None],
-        sum(s.view_ns for s in steps) * weight,
+        sum(s.overhead_ns for s in steps) * weight,
     )
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from magneton.analysis.align.absorb import gather
+from magneton.analysis.align.parts import parts_of
 from magneton.analysis.align.sequence import heaviest_common_subsequence
 from magneton.analysis.align.similarity import STRONG, WEAK, Similarity
 from magneton.analysis.align.tree import Node
@@ -166,6 +167,7 @@ class Matcher:
                 self._weakly(gap.a, gap.b)
             else:
                 self._one_sided(gap.a, gap.b)
+        self._join_parts(a.leaves(), b.leaves())
 
     def _gather(self, a: list[Node], b: list[Node]) -> None:
         """Let fused operators gather what they stand for, and take it out of the gaps."""
@@ -185,6 +187,25 @@ class Matcher:
         for gap in self._gaps:
             gap.a = [leaf for leaf in gap.a if leaf in free]
             gap.b = [leaf for leaf in gap.b if leaf in free]
+
+    def _join_parts(self, a: list[Node], b: list[Node]) -> None:
+        """Let left-over calls join the pair whose other side is their sum."""
+        position = {leaf: index for leaves in (a, b) for index, leaf in enumerate(leaves)}
+        alone_a = {c.a[0]: c for c in self._found if not c.b}
+        alone_b = {c.b[0]: c for c in self._found if not c.a}
+        dropped: set[int] = set()
+        for found in self._found:
+            if len(found.a) != 1 or len(found.b) != 1 or found.a[0].shapes == found.b[0].shapes:
+                continue
+            for parts, whole, alone in ((found.a, found.b[0], alone_a), (found.b, found.a[0], alone_b)):
+                left_over = [(position[leaf], leaf) for leaf in alone]
+                joined = parts_of(whole, parts[0], left_over, position[parts[0]])
+                if joined:
+                    dropped.update(id(alone.pop(leaf)) for leaf in joined)
+                    parts[:] = sorted([*parts, *joined], key=position.__getitem__)
+                    found.evidence |= {"parts", "shapes"}
+                    break
+        self._found = [c for c in self._found if id(c) not in dropped]
 
     def _weakly(self, a: list[Node], b: list[Node]) -> None:
         ids_a, nodes_a = _symbols(a)

@@ -60,7 +60,7 @@ def _model_calls(step: Step, intern: Interner) -> list[Step]:
         for start in range(0, count, period):
             tree = Node("step", "step", None, children[start].order, children=children[start : start + period])
             freeze(tree, intern)
-            calls.append(Step(None, tree, view_ns=step.view_ns * period / count))
+            calls.append(Step(None, tree, overhead_ns=step.overhead_ns * period / count))
         return calls
     return [step]
 

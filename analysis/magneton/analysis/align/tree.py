@@ -1,7 +1,8 @@
 """The tree of work of one step: module calls and operators that carry device time, in order of execution.
 
 Nodes without device time are left out, so that allocations, views and bookkeeping, which differ between versions of a
-system, do not take part in the alignment. Only leaves carry work. On a CPU the work is the time of leaf operators.
+system, do not take part in the alignment. Only leaves carry work. On a CPU the work is the exclusive time of the operators
+that compute.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class Step:
     row: dict[str, Any] | None
     tree: Node
     host_ns: float | None = None
-    view_ns: float = 0.0
+    overhead_ns: float = 0.0
 
     @property
     def name(self) -> str:
@@ -246,14 +246,14 @@ def load_side(recording: Recording, rank: int) -> Side:
     step_rows = {r["step_id"]: r for r in _of_rank(recording.table("steps"), rank).to_pylist()}
     builder = _Builder(recording, rank)
     inventory = Inventory()
-    view_ns: dict[int | None, float] = {}
+    overhead_ns: dict[int | None, float] = {}
     if on_device:
         _insert_kernels(builder, recording, kernels, inventory, bool(step_rows))
     else:
-        _insert_leaf_ops(builder, inventory, bool(step_rows), view_ns)
+        _insert_host_work(builder, inventory, bool(step_rows), overhead_ns)
     outside = builder.roots.pop(None, None) if step_rows and len(builder.roots) > 1 else None
     steps = [
-        Step(step_rows.get(key) if key is not None else None, tree, view_ns=view_ns.get(key, 0.0))
+        Step(step_rows.get(key) if key is not None else None, tree, overhead_ns=overhead_ns.get(key, 0.0))
         for key, tree in builder.roots.items()
     ]
     for step in steps:
@@ -318,22 +318,38 @@ def _insert_kernels(
         work.share_ns += float(share[index])
 
 
-def _insert_leaf_ops(
-    builder: _Builder, inventory: Inventory, has_steps: bool, view_ns: dict[int | None, float]
+def _insert_host_work(
+    builder: _Builder, inventory: Inventory, has_steps: bool, overhead_ns: dict[int | None, float]
 ) -> None:
-    inner = {row["parent_id"] for row in builder.ops.values()}
-    first, last = None, 0
+    """Take the exclusive time of operators that compute as device work; views and dispatch are overhead.
+
+    An operator computes if, over the capture, most of its time is its own rather than that of operators it calls: a
+    matrix product that copies its bias does, the interface around it does not.
+    """
+    exclusive: dict[int, float] = {}
     for op_id, row in builder.ops.items():
-        if op_id in inner or row["dur_ns"] is None:
-            continue
-        duration = float(row["dur_ns"])
+        exclusive[op_id] = float(row["dur_ns"] or 0)
+    inner: dict[str, float] = {}
+    own: dict[str, float] = {}
+    for row in builder.ops.values():
+        parent = row["parent_id"]
+        if parent in exclusive:
+            exclusive[parent] = max(exclusive[parent] - float(row["dur_ns"] or 0), 0.0)
+            if row["name"] not in VIEW_OPS:
+                name = builder.ops[parent]["name"]
+                inner[name] = inner.get(name, 0.0) + float(row["dur_ns"] or 0)
+    for op_id, row in builder.ops.items():
+        own[row["name"]] = own.get(row["name"], 0.0) + exclusive[op_id]
+    starts, ends = [0], [0]
+    for op_id, row in builder.ops.items():
+        duration = exclusive[op_id]
         step = row["step_id"] if has_steps else None
+        starts.append(row["ts_ns"])
+        ends.append(row["ts_ns"] + (row["dur_ns"] or 0))
         inventory.n_device += 1
         inventory.device_ns += duration
-        first = row["ts_ns"] if first is None else min(first, row["ts_ns"])
-        last = max(last, row["ts_ns"] + row["dur_ns"])
-        if row["name"] in VIEW_OPS:
-            view_ns[step] = view_ns.get(step, 0.0) + duration
+        if row["name"] in VIEW_OPS or own[row["name"]] < inner.get(row["name"], 0.0) or row["dur_ns"] is None:
+            overhead_ns[step] = overhead_ns.get(step, 0.0) + duration
             continue
         inventory.n_kernels += 1
         inventory.kernel_ns += duration
@@ -342,7 +358,7 @@ def _insert_leaf_ops(
         node.work = Work(kernel_ns=duration, share_ns=duration, n_kernels=1, n_calls=1)
         node.work.class_ns["cpu"] = duration
     inventory.busy_ns = inventory.kernel_ns
-    inventory.span_ns = float(last - (first or 0))
+    inventory.span_ns = float(max(ends[1:], default=0) - min(starts[1:], default=0))
 
 
 def short_kernel_name(name: str | None) -> str:

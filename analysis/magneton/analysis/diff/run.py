@@ -356,7 +356,7 @@ def _side_doc(side: Side, averages: list[Average], used: list[Any], n_recorded: 
         kernel_time=_spread(averages),
         inventory={key: float(value) for key, value in asdict(side.inventory).items()},
         outside_steps_ns=side.outside_steps_ns,
-        view_ns=sum(average.view_ns for average in averages),
+        overhead_ns=sum(average.overhead_ns for average in averages),
         warnings=side.recording.table("warnings", columns).to_pylist(),
     )
 

@@ -120,7 +120,7 @@ def _totals(document: DiffDocument) -> Block:
         "share_ns": "device busy",
         "transfer_ns": "copies and memsets",
         "host_ns": f"host, per {unit}",
-        "kernels": "kernels" if document.a.on_device else "leaf operators",
+        "kernels": "kernels" if document.a.on_device else "computing operators",
         "transfers": "transfers",
         "ops": "operator calls",
     }
