@@ -14,13 +14,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import typer
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.small_recording import RUN_ID, small_tables, write_recording
 
 from magneton.cli import app as cli
-from magneton.cli import console
+from magneton.cli import console, output
 from magneton.cli.app import main
 from magneton.cli.docs import commands
 from magneton.schemas import errors
@@ -274,6 +277,15 @@ def test_sql_as_csv_is_rfc_4180_and_exact(run: Run, small: Path) -> None:
         '=1+1,-x,"a,b","q""q","two\nlines",,"",0.1,"[1,2]",true," x","it\'s, ""ü"""\r\n'
     )
     assert len(list(csv.reader(io.StringIO(out.decode(), newline="")))) == 2
+
+
+@given(st.lists(st.lists(st.none() | st.text(), min_size=2, max_size=2), min_size=1))
+def test_csv_cells_are_read_back_as_they_were(records: list[list[str | None]]) -> None:
+    columns = [output._cells(pa.array([r[i] for r in records], pa.string())).to_pylist() for i in (0, 1)]
+    text = "".join(f"{a},{b}\r\n" for a, b in zip(*columns, strict=True))
+    assert list(csv.reader(io.StringIO(text, newline=""))) == [[cell or "" for cell in r] for r in records]
+    for r, cells in zip(records, zip(*columns, strict=True), strict=True):
+        assert [c == "" for c in cells] == [value is None for value in r], "NULL and empty text are told apart"
 
 
 def test_sql_to_parquet_is_whole_and_never_over_another(run: Run, small: Path, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import IO, Any, Protocol
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich import box
 from rich.console import Console
@@ -65,48 +66,76 @@ def write_document(document: Any) -> None:
     _stdout().write(msgspec.json.format(msgspec.json.encode(_plain(document)), indent=2) + b"\n")
 
 
+def _is_plain(kind: pa.DataType) -> bool:
+    """Tell whether JSON takes the values of a type as they are (NaN and infinity become null by themselves)."""
+    return bool(
+        pa.types.is_integer(kind)
+        or pa.types.is_boolean(kind)
+        or pa.types.is_string(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_null(kind)
+    )
+
+
 def write_json(rows: Rows) -> int:
     """Write rows to stdout as a JSON array with one object a line; return their number."""
     out, names, count = _stdout(), rows.schema.names, 0
+    encoder = msgspec.json.Encoder()
     out.write(b"[")
     for batch in rows:
-        for record in _records(batch):
-            out.write(b",\n" if count else b"\n")
-            out.write(msgspec.json.encode(dict(zip(names, map(_plain, record), strict=True))))
-            count += 1
+        if not batch.num_rows:
+            continue
+        columns = [
+            column.to_pylist() if _is_plain(column.type) else map(_plain, column.to_pylist())
+            for column in batch.columns
+        ]
+        lines = encoder.encode_lines([dict(zip(names, record, strict=True)) for record in zip(*columns, strict=True)])
+        out.write(b",\n" if count else b"\n")
+        # A line break inside a value is written as an escape, so the ones in here separate lines.
+        out.write(lines.removesuffix(b"\n").replace(b"\n", b",\n"))
+        count += batch.num_rows
     out.write(b"\n]\n" if count else b"]\n")
     return count
 
 
-def _cell(value: Any) -> str:
-    """Return a CSV cell (RFC 4180). NULL is empty, empty text is quoted. Text is exact: nothing guards spreadsheets."""
+def _text(value: Any) -> str | None:
+    """Return a value that is no number, truth value or text as CSV has it."""
     if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        return repr(value)
-    if isinstance(value, list | tuple | dict) and not isinstance(value, pa.MonthDayNano):
-        value = msgspec.json.encode(_plain(value)).decode()
-    elif isinstance(value, decimal.Decimal):
+        return None
+    if isinstance(value, decimal.Decimal):
         return format(value, "f")
-    elif not isinstance(value, str):
-        plain = _plain(value)
-        value = plain if isinstance(plain, str) else str(plain)
-    text = str(value)
-    if text == "" or any(c in text for c in ',"\r\n') or text != text.strip():
-        return '"' + text.replace('"', '""') + '"'
-    return text
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
+
+
+def _cells(column: pa.Array) -> pa.Array:
+    """Return a column as CSV cells (RFC 4180).
+
+    NULL is empty and empty text is quoted. Text is exact: nothing guards spreadsheets, because a guard would change names.
+    """
+    if pa.types.is_null(column.type):
+        return pa.array([""] * len(column), pa.string())
+    if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_floating(column.type):
+        return pc.fill_null(column.cast(pa.string()), "")
+    if not pa.types.is_string(column.type):
+        column = pa.array(map(_text, column.to_pylist()), pa.string())
+    quoted = pc.binary_join_element_wise('"', pc.replace_substring(column, '"', '""'), '"', "")
+    needed = pc.match_substring_regex(column, r'[",\r\n]|^$|^\s|\s$')
+    return pc.fill_null(pc.if_else(needed, quoted, column), "")
 
 
 def write_csv(rows: Rows) -> int:
     """Write rows to stdout as CSV with a header line; return their number."""
     out, count = _stdout(), 0
-    out.write((",".join(map(_cell, rows.schema.names)) + "\r\n").encode())
+    header = _cells(pa.array(rows.schema.names, pa.string())).to_pylist()
+    out.write((",".join(header) + "\r\n").encode())
     for batch in rows:
-        lines = [",".join(map(_cell, record)) + "\r\n" for record in _records(batch)]
-        out.write("".join(lines).encode())
-        count += len(lines)
+        if not batch.num_rows:
+            continue
+        lines = pc.binary_join_element_wise(*map(_cells, batch.columns), ",").to_pylist()
+        out.write(("\r\n".join(lines) + "\r\n").encode())
+        count += batch.num_rows
     return count
 
 
@@ -130,7 +159,7 @@ def _shown(value: Any) -> Text:
         return Text("true" if value else "false")
     if isinstance(value, float):
         return Text(f"{value:.6g}")
-    return Text(printable(_cell(value) if isinstance(value, list | tuple | dict | bytes) else value))
+    return Text(printable(value if isinstance(value, str) else _text(value)))
 
 
 def stdout_console() -> Console:
