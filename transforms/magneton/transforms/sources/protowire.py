@@ -58,16 +58,24 @@ def fields(data: Buffer, start: int, stop: int) -> Iterator[tuple[int, int, int,
     """
     position = start
     while position < stop:
-        tag, position = read_varint(data, position, stop)
-        number, wire = tag >> 3, tag & 7
-        if number == 0:
+        # Most tags, lengths and values are one byte: the general way costs three times as much.
+        tag = data[position]
+        position += 1
+        if tag >= 0x80:
+            tag, position = read_varint(data, position - 1, stop)
+        wire = tag & 7
+        if tag < 8:
             raise WireError("field number 0")
-        if wire == VARINT:
-            value, position = read_varint(data, position, stop)
-            yield number, wire, value, position
-            continue
-        if wire == LENGTH:
-            size, position = read_varint(data, position, stop)
+        if wire in (VARINT, LENGTH):
+            if position >= stop:
+                raise WireError("a number does not end", cut_off=True)
+            size = data[position]
+            position += 1
+            if size >= 0x80:
+                size, position = read_varint(data, position - 1, stop)
+            if wire == VARINT:
+                yield tag >> 3, VARINT, size, position
+                continue
         elif wire == FIXED64:
             size = 8
         elif wire == FIXED32:
@@ -77,7 +85,7 @@ def fields(data: Buffer, start: int, stop: int) -> Iterator[tuple[int, int, int,
         end = position + size
         if end > stop:
             raise WireError("a field runs past the end", cut_off=True)
-        yield number, wire, position, end
+        yield tag >> 3, wire, position, end
         position = end
 
 
