@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -168,6 +169,16 @@ def test_a_reader_that_goes_away_is_no_error(small: Path) -> None:
         process.stdout.close()
         assert process.wait(60) == errors.EXIT_PIPE_CLOSED
         assert process.stderr.read() == b""
+
+
+def test_a_query_is_interrupted_at_once(small: Path) -> None:
+    command = [sys.executable, "-m", "magneton.cli", "sql", str(small), "FROM range(1000000000000)", "--json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (errors.EXIT_INTERRUPTED, b"magneton: interrupted\n")
 
 
 def test_help_needs_no_engine() -> None:

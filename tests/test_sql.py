@@ -425,7 +425,7 @@ def test_variables_of_the_program_are_not_visible(small: Recordings) -> None:
 def test_the_engine_itself_is_shut(small: Recordings, tmp_path: Path) -> None:
     """What keeps a query in holds even if one got past the admission."""
     (tmp_path / "x.csv").write_text("a\n1\n")
-    engine = small._connection
+    engine = small._engine.connection
     for sql in (
         f"SELECT * FROM read_csv('{tmp_path}/x.csv')",
         f"COPY (SELECT 1) TO '{tmp_path}/y.csv'",

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import duckdb
 import pyarrow as pa
@@ -41,6 +42,8 @@ from magneton.schemas.views import RUNS, VIEWS
 
 BATCH_ROWS = 10_000
 
+T = TypeVar("T")
+
 # They compute from their arguments alone. Every other table function reads files, settings or memory.
 _TABLE_FUNCTIONS = frozenset({"range", "generate_series", "unnest", "json_each", "json_tree", "repeat", "repeat_row"})
 _ONLY_SELECT = "a query is one SELECT, which may begin with WITH or FROM, or be DESCRIBE, SUMMARIZE or SHOW TABLES"
@@ -54,6 +57,33 @@ class OpenRun:
     recording: Recording
 
 
+class _Engine:
+    """Runs the engine's work in a thread of its own, so that this one can be interrupted and then stops the engine.
+
+    A signal waits for the main thread to come back from C, which takes as long as the query does.
+    """
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
+        self.connection = connection
+        self._pool = ThreadPoolExecutor(1, "magneton-query")
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Return what ``work`` returns; on Ctrl-C stop the engine first."""
+        future = self._pool.submit(work)
+        try:
+            return future.result()
+        except BaseException:
+            if not future.done():
+                self.connection.interrupt()
+                wait([future])
+            raise
+
+    def close(self) -> None:
+        """Close the connection and end the thread."""
+        self._pool.shutdown()
+        self.connection.close()
+
+
 class Result:
     """Rows of a query, computed while they are read.
 
@@ -61,8 +91,9 @@ class Result:
         schema: Arrow schema; a column name that occurs twice got a suffix (``name``, ``name_1``).
     """
 
-    def __init__(self, reader: pa.RecordBatchReader) -> None:
+    def __init__(self, reader: pa.RecordBatchReader, engine: _Engine) -> None:
         self._reader = reader
+        self._engine = engine
         self.schema = pa.schema(
             [
                 f.with_name(n)
@@ -80,11 +111,12 @@ class Result:
         """
         while True:
             try:
-                batch = self._reader.read_next_batch()
-            except StopIteration:
-                return
+                # The end comes as a value: a StopIteration cannot be handed from one thread to another.
+                batch = self._engine.run(lambda: next(self._reader, None))
             except (duckdb.Error, pa.ArrowException, OSError) as error:
                 raise _translated(error) from error
+            if batch is None:
+                return
             yield pa.RecordBatch.from_arrays(batch.columns, schema=self.schema)
 
     def read_all(self) -> pa.Table:
@@ -124,7 +156,7 @@ class Recordings:
         sources |= {name: _source(table, DIFF_COLUMN, diff_tables) for name, table in DIFF_TABLES.items()}
         self._spill = tempfile.TemporaryDirectory(prefix="magneton-")
         try:
-            self._connection = self._connect(sources, memory_limit)
+            self._engine = _Engine(self._connect(sources, memory_limit))
         except BaseException:
             self._spill.cleanup()
             raise
@@ -174,16 +206,20 @@ class Recordings:
         if unknown:
             raise UsageError(f"a value is given for ${unknown[0]}, which the query does not use")
         try:
-            relation = self._connection.sql(sql, params=values) if values else self._connection.sql(sql)
-            return Result(relation.to_arrow_reader(BATCH_ROWS))
+            return Result(self._engine.run(lambda: self._start(sql, values)), self._engine)
         except (duckdb.Error, pa.ArrowException, OSError) as error:
             raise _translated(error) from error
+
+    def _start(self, sql: str, values: Mapping[str, str]) -> pa.RecordBatchReader:
+        connection = self._engine.connection
+        relation = connection.sql(sql, params=values) if values else connection.sql(sql)
+        return relation.to_arrow_reader(BATCH_ROWS)
 
     def _admit(self, sql: str) -> set[str]:
         """Return the names of the values a query needs, or raise ``UsageError`` when it may not run."""
         try:
             sql.encode()
-            statements = self._connection.extract_statements(sql)
+            statements = self._engine.connection.extract_statements(sql)
         except UnicodeEncodeError as error:
             raise UsageError("the query is not valid UTF-8") from error
         except duckdb.Error as error:
@@ -200,7 +236,7 @@ class Recordings:
             )
         if statement.type != duckdb.StatementType.SELECT:
             raise UsageError(f"{statement.type.name} is not admitted", remedy=_ONLY_SELECT)
-        [(tree,)] = self._connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
+        [(tree,)] = self._engine.connection.execute("SELECT json_serialize_sql(?)", [sql]).fetchall()
         parsed = json.loads(tree)
         if parsed["error"]:
             raise UsageError(str(parsed["error_message"]), remedy=_ONLY_SELECT)
@@ -211,7 +247,7 @@ class Recordings:
 
     def close(self) -> None:
         """Close the engine and remove its spill files."""
-        self._connection.close()
+        self._engine.close()
         self._spill.cleanup()
 
     def __enter__(self) -> Self:
