@@ -9,10 +9,10 @@ from pathlib import Path
 
 from magneton.schemas.clocks import REALTIME
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.exact import is_missing, reading, time_ns
+from magneton.transforms.exact import is_missing, time_ns
 from magneton.transforms.power import fields
 from magneton.transforms.power.csvrows import cells_of, may_be_cut
-from magneton.transforms.power.log import Cell, LogBuilder, PowerLog, PowerOptions, Series, realtime_only
+from magneton.transforms.power.log import LogBuilder, PowerLog, PowerOptions, Series, realtime_only
 from magneton.transforms.power.textrows import TextRows
 
 NAME = "amd-smi"
@@ -87,16 +87,14 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
     return builder.finish(rows.raw)
 
 
-def _cells(builder: LogBuilder, header: list[str], cells: list[str]) -> list[Cell]:
+def _cells(builder: LogBuilder, header: list[str], cells: list[str]) -> list[fields.Cell]:
     gpu = cells[header.index("gpu")]
     device = None if is_missing(gpu) else gpu
-    result: list[Cell] = []
+    result: list[fields.Cell] = []
     for name, text in zip(header, cells, strict=True):
         if name not in _COLUMNS:
             continue
         field, unit = _COLUMNS[name]
         series = builder.series(Series(name, NAME, "gpu", device, field, unit, REALTIME), {"gpu": gpu})
-        value = reading(text)
-        wrong = value if isinstance(value, str) else fields.check_value(field, unit, value)
-        result.append((series, None, wrong) if isinstance(value, str) or wrong else (series, value, None))
+        result.append(fields.read_cell(series, field, fields.unit_scale(unit), text))
     return result

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from magneton.transforms.exact import reading
+
 # Readings from which energy can be had. Which one is preferred is decided by the analysis, never here.
 ENERGY_COUNTER = "energy_counter"
 POWER_INSTANT = "power_instant"
@@ -72,10 +74,12 @@ _SPELLED = {
     "ratio": "1",
 }
 
-Scale = Callable[[float], float]
+Scale = tuple[str, Callable[[float], float]]
+# One reading of a row: its series, its value, and where there is none the reason.
+Cell = tuple[int, float | None, str | None]
 
 
-def unit_scale(unit: str | None) -> tuple[str, Scale] | None:
+def unit_scale(unit: str | None) -> Scale | None:
     """Return the base unit and the function that brings a value into it, or NULL for no unit or an unknown one."""
     text = (unit or "").strip().replace("µ", "u").replace("μ", "u")
     found = _UNITS.get(text) or _UNITS.get(_SPELLED.get(text.lower(), ""))
@@ -124,3 +128,22 @@ def check_value(field: str, unit: str | None, value: float) -> str | None:
     if value < 0 and unit == "J":
         return "negative_energy"
     return None
+
+
+def read_cell(series: int, field: str, scale: Scale | None, text: str) -> Cell:
+    """Return the reading in a cell in its base unit, or the reason why there is none.
+
+    Args:
+        series: number of the series, passed through.
+        field: what is read.
+        scale: from ``unit_scale``; NULL where the unit is unknown.
+        text: the cell without its unit.
+    """
+    value = reading(text)
+    if isinstance(value, str):
+        return series, None, value
+    if scale is None:
+        return series, None, "unit_unknown"
+    scaled = scale[1](value)
+    wrong = check_value(field, scale[0], scaled)
+    return series, None if wrong else scaled, wrong

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from magneton.schemas.clocks import CLOCKS, INT64_MAX, INT64_MIN, REALTIME
 from magneton.schemas.errors import InputFormatError, UsageError
-from magneton.transforms.power.fields import gives_energy
+from magneton.transforms.power.fields import Cell, gives_energy
 
 RAW_LIMIT = 2000
 _NO_TIME = INT64_MIN
@@ -166,8 +166,6 @@ class Series:
         return gives_energy(self.field, self.unit)
 
 
-# One cell of a row: its series, its value, and where there is none the reason.
-Cell = tuple[int, float | None, str | None]
 RawOf = Callable[[set[int]], Mapping[int, str]]
 
 
@@ -377,12 +375,13 @@ class LogBuilder:
         conflicts: npt.NDArray[np.bool_],
     ) -> pa.Table:
         timeless = ts == _NO_TIME
-        flags: list[str | None] = []
-        for i, number in enumerate(original.tolist()):
-            found = [self._flags[number]] if number in self._flags else []
+        flags: list[str | None] = [None] * len(code)
+        flagged = np.isin(original, list(self._flags)) if self._flags else np.zeros(len(code), dtype=bool)
+        for i in np.flatnonzero(flagged | conflicts | timeless).tolist():
+            found = [self._flags[int(original[i])]] if flagged[i] else []
             found += ["conflicting_instant"] if conflicts[i] else []
             found += ["ts_missing"] if timeless[i] else []
-            flags.append(" ".join(found) or None)
+            flags[i] = " ".join(found)
         index = pa.array(code)
 
         def column(get: Callable[[Series], str | None]) -> pa.Array:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from magneton.schemas.clocks import REALTIME
 from magneton.transforms.exact import reading
 from magneton.transforms.power import fields
-from magneton.transforms.power.log import Cell, LogBuilder, Series, labels_json
+from magneton.transforms.power.log import LogBuilder, Series, labels_json
 
 _DCGM: dict[str, tuple[str, str]] = {
     "DCGM_FI_DEV_POWER_USAGE": (fields.POWER, "W"),
@@ -43,9 +43,7 @@ class MetricReader:
 
     def __init__(self, builder: LogBuilder) -> None:
         self._builder = builder
-        self._known: dict[
-            tuple[str, tuple[tuple[str, str], ...]], tuple[int, fields.Scale | None, str, str] | None
-        ] = {}
+        self._known: dict[tuple[str, tuple[tuple[str, str], ...]], tuple[int, fields.Scale | None, str] | None] = {}
         self.types: dict[str, str] = {}
         self.units: dict[str, str] = {}
 
@@ -57,30 +55,22 @@ class MetricReader:
         known = self._known[key]
         if known is None:
             return self._builder.ignore(name)
-        series, scale, field, base = known
-        found = _blank(reading(value)) if name.startswith("DCGM_") else reading(value)
-        cell: Cell
-        if isinstance(found, str):
-            cell = (series, None, found)
-        elif scale is None:
-            cell = (series, None, "unit_unknown")
-        else:
-            scaled = scale(found)
-            wrong = fields.check_value(field, base, scaled)
-            cell = (series, None if wrong else scaled, wrong)
+        series, scale, field = known
+        if name.startswith("DCGM_") and _is_blank(reading(value)):
+            value = ""
+        cell = fields.read_cell(series, field, scale, value)
         return self._builder.row(self._builder.report.n_rows, ts_ns, [cell], raw)
 
-    def _series(self, name: str, labels: Mapping[str, str]) -> tuple[int, fields.Scale | None, str, str] | None:
+    def _series(self, name: str, labels: Mapping[str, str]) -> tuple[int, fields.Scale | None, str] | None:
         meaning = self._meaning(name)
         if meaning is None:
             return None
         source, kind, field, unit = meaning
         scale = fields.unit_scale(unit)
-        base = scale[0] if scale else unit
         device, used = _device(name, labels)
         rest = {k: v for k, v in labels.items() if k not in used}
-        series = Series(name, source, kind, device, field, base, REALTIME, labels_json(rest))
-        return self._builder.series(series, dict(labels)), scale[1] if scale else None, field, base
+        series = Series(name, source, kind, device, field, scale[0] if scale else unit, REALTIME, labels_json(rest))
+        return self._builder.series(series, dict(labels)), scale, field
 
     def _meaning(self, name: str) -> tuple[str, str, str, str] | None:
         """Return (source, device kind, field, unit) of a metric, or NULL when we do not know it."""
@@ -123,7 +113,5 @@ def _device(name: str, labels: Mapping[str, str]) -> tuple[str | None, set[str]]
     return (labels_json(telling), set(telling)) if telling else (None, set())
 
 
-def _blank(value: float | str) -> float | str:
-    if isinstance(value, float) and any(low <= value <= high for low, high in _BLANKS):
-        return "not_available"
-    return value
+def _is_blank(value: float | str) -> bool:
+    return isinstance(value, float) and any(low <= value <= high for low, high in _BLANKS)

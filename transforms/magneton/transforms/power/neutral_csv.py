@@ -11,10 +11,10 @@ from pathlib import Path
 
 from magneton.schemas.clocks import CLOCKS
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, UsageError
-from magneton.transforms.exact import reading, time_ns
+from magneton.transforms.exact import time_ns
 from magneton.transforms.power import fields
 from magneton.transforms.power.csvrows import cells_of, may_be_cut
-from magneton.transforms.power.log import Cell, LogBuilder, PowerLog, PowerOptions, Series
+from magneton.transforms.power.log import LogBuilder, PowerLog, PowerOptions, Series
 from magneton.transforms.power.textrows import TextRows
 
 NAME = "csv"
@@ -125,14 +125,5 @@ def _row(builder: LogBuilder, position: int, named: dict[str, str], time: str, e
             clock,
         )
     )
-    value = reading(named["value"])
-    cell: Cell
-    if isinstance(value, str):
-        cell = (series, None, value)
-    elif scale is None:
-        cell = (series, None, "unit_unknown")
-    else:
-        scaled = scale[1](value)
-        wrong = fields.check_value(field, scale[0], scaled)
-        cell = (series, None if wrong else scaled, wrong)
+    cell = fields.read_cell(series, field, scale, named["value"])
     return builder.row(position, time_ns(time, exponent), [cell], line)

@@ -12,17 +12,19 @@ from pathlib import Path
 
 from magneton.schemas.clocks import REALTIME
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.exact import is_missing, reading
+from magneton.transforms.exact import is_missing
 from magneton.transforms.localtime import LocalClock, nanoseconds, need_zone
 from magneton.transforms.power import fields
 from magneton.transforms.power.csvrows import cells_of, may_be_cut
-from magneton.transforms.power.log import Cell, LogBuilder, PowerLog, PowerOptions, Series, realtime_only
+from magneton.transforms.power.log import LogBuilder, PowerLog, PowerOptions, Series, realtime_only
 from magneton.transforms.power.textrows import TextRows
 
 NAME = "nvidia-smi"
 _TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?", re.ASCII)
 _HEAD_CELL = re.compile(r"([A-Za-z][\w.]*)\s*(?:\[(.*)\])?", re.ASCII)
 _CELL = re.compile(r"([^\s]+)\s+([A-Za-z%µ°][\w%]*)")
+_MAY_BE_HEADER = re.compile(r"power|energy|temperature|clocks|utilization|memory|fan", re.IGNORECASE)
+_KNOWN_CELLS = 1 << 16
 _IDENTITY = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", "pci.bus", "serial", "gpu_serial")
 _DESCRIPTION = ("name", "gpu_name", "index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
 
@@ -66,8 +68,9 @@ class _Header:
         self.identity = next((self.names.index(n) for n in _IDENTITY if n in self.names), None)
         self.readings = [i for i, name in enumerate(self.names) if name in _COLUMNS]
         self.described = [(n, self.names.index(n)) for n in _DESCRIPTION if n in self.names]
-        # Series by (device id, column); a file has few devices.
+        # Series by (device id, column), and cells by (device id, column, text): readings repeat themselves.
         self.series: dict[tuple[str | None, int, str | None], int] = {}
+        self.known: dict[tuple[str | None, int, str], fields.Cell] = {}
 
 
 def _header(cells: list[str]) -> _Header | None:
@@ -104,7 +107,7 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
     rows = TextRows(path, builder)
     for position, line, last in rows:
         cells = cells_of(line)
-        if cells and (found := _header(cells)) is not None:
+        if cells and _MAY_BE_HEADER.search(line) and (found := _header(cells)) is not None:
             if header is not None:
                 rows.repeated_header()
             if header is None or header.cells != cells:
@@ -146,32 +149,34 @@ def _time(clock: LocalClock | None, header: _Header, cells: list[str]) -> int | 
     return clock.unix_ns((year, month, day, hour, minute, second), nanoseconds(match.group(7)))
 
 
-def _cells(builder: LogBuilder, header: _Header, cells: list[str]) -> list[Cell]:
+def _cells(builder: LogBuilder, header: _Header, cells: list[str]) -> list[fields.Cell]:
     device = None if header.identity is None or is_missing(cells[header.identity]) else cells[header.identity]
-    result: list[Cell] = []
+    if len(header.known) > _KNOWN_CELLS:
+        header.known.clear()
+    result: list[fields.Cell] = []
     for i in header.readings:
-        field, unit = _COLUMNS[header.names[i]]
-        text = cells[i]
-        match = None if is_missing(text) else _CELL.fullmatch(text)
-        if match:
-            text, unit = match.groups()
-        elif header.units[i]:
-            unit = header.units[i] or unit
-        scale = fields.unit_scale(unit)
-        base = scale[0] if scale else fields.expected_unit(field)
-        series = header.series.get((device, i, base))
-        if series is None:
-            labels = {name: cells[at] for name, at in header.described}
-            series = header.series[(device, i, base)] = builder.series(
-                Series(header.names[i], NAME, "gpu", device, field, base, REALTIME), labels
-            )
-        value = reading(text)
-        if isinstance(value, str):
-            result.append((series, None, value))
-        elif scale is None:
-            result.append((series, None, "unit_unknown"))
-        else:
-            scaled = scale[1](value)
-            wrong = fields.check_value(field, base, scaled)
-            result.append((series, None if wrong else scaled, wrong))
+        key = (device, i, cells[i])
+        cell = header.known.get(key)
+        if cell is None:
+            cell = header.known[key] = _cell(builder, header, cells, device, i)
+        result.append(cell)
     return result
+
+
+def _cell(builder: LogBuilder, header: _Header, cells: list[str], device: str | None, i: int) -> fields.Cell:
+    field, unit = _COLUMNS[header.names[i]]
+    text = cells[i]
+    match = None if is_missing(text) else _CELL.fullmatch(text)
+    if match:
+        text, unit = match.groups()
+    elif header.units[i]:
+        unit = header.units[i] or unit
+    scale = fields.unit_scale(unit)
+    base = scale[0] if scale else fields.expected_unit(field)
+    series = header.series.get((device, i, base))
+    if series is None:
+        labels = {name: cells[at] for name, at in header.described}
+        series = header.series[(device, i, base)] = builder.series(
+            Series(header.names[i], NAME, "gpu", device, field, base, REALTIME), labels
+        )
+    return fields.read_cell(series, field, scale, text)

@@ -16,7 +16,7 @@ from magneton.transforms.exact import reading
 from magneton.transforms.localtime import LocalClock, date_order, nanoseconds, parse_zone
 from magneton.transforms.power import fields
 from magneton.transforms.power.csvrows import cells_of
-from magneton.transforms.power.log import Cell, LogBuilder, PowerLog, PowerOptions, Series, realtime_only
+from magneton.transforms.power.log import LogBuilder, PowerLog, PowerOptions, Series, realtime_only
 from magneton.transforms.power.textrows import TextRows
 from magneton.transforms.textfile import TextFile
 
@@ -109,25 +109,23 @@ def _time(text: str, order: str, clock: LocalClock) -> int | str:
     return clock.unix_ns((year, month, day, hour, minute, second), nanoseconds(match.group(7)))
 
 
-def _cells(builder: LogBuilder, name: str, pairs: dict[str, str], several: bool) -> list[Cell]:
+def _cells(builder: LogBuilder, name: str, pairs: dict[str, str], several: bool) -> list[fields.Cell]:
     kind = "wall" if name == "total" else "wall_part"
     device = name.lower() if several else None
     labels = {"mark": pairs["Mark"]} if "Mark" in pairs else {}
-    result: list[Cell] = []
+    result: list[fields.Cell] = []
     for key, text in pairs.items():
         if key not in _VALUES:
             continue
         field, unit = _VALUES[key]
         series = builder.series(Series(key, NAME, kind, device or "meter", field, unit, REALTIME), labels)
-        value = reading(text)
-        if value == -1:  # PTDaemon's way to say that there is no reading
-            value = "not_available"
-        wrong = value if isinstance(value, str) else fields.check_value(field, unit, value)
-        result.append((series, None, wrong) if isinstance(value, str) or wrong else (series, value, None))
+        # PTDaemon writes -1 where there is no reading.
+        given = "" if reading(text) == -1 else text
+        result.append(fields.read_cell(series, field, fields.unit_scale(unit), given))
     return result
 
 
-def _check_sum(builder: LogBuilder, parts: list[list[Cell]]) -> None:
+def _check_sum(builder: LogBuilder, parts: list[list[fields.Cell]]) -> None:
     if len(parts) < 2:
         return
     watts = [next((v for s, v, _ in part if v is not None and builder.unit_of(s) == "W"), None) for part in parts]
