@@ -17,7 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from magneton.schemas import errors
-from magneton.schemas.codes import QUARANTINE_REASONS, WARNING_CODES
+from magneton.schemas.codes import POWER_FLAGS, QUARANTINE_REASONS, WARNING_CODES
 from magneton.schemas.columns import Column, Table
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
@@ -177,6 +177,7 @@ def text() -> str:
     parts.append(f"The column `{RUN_COLUMN.name}` tells recordings apart: labels need not be unique, it is.\n")
     parts.append(_codes("Warnings", "The codes of the table `warnings`.", WARNING_CODES))
     parts.append(_codes("Quarantine", "The reasons of the table `quarantine`.", QUARANTINE_REASONS))
+    parts.append(_codes("Flags of power readings", "The flags of the table `power`.", POWER_FLAGS))
     parts.append(_errors())
     return "\n".join(part.rstrip("\n") + "\n" for part in parts)
 

@@ -283,7 +283,7 @@ class LogBuilder:
             raise InputFormatError(
                 "holds no power or energy reading that we know",
                 path=self._path,
-                remedy="see docs/formats.md, or convert it to the long CSV form described there",
+                remedy="see docs/power.md, or convert it to the long CSV form described there",
             )
         row, code = np.array(self._row, np.int64), np.array(self._code, np.int64)
         ts, value = np.array(self._ts, np.int64), np.array(self._value, np.float64)
