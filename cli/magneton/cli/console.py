@@ -76,6 +76,8 @@ def working(what: str) -> Iterator[Progress]:
         TimeElapsedColumn(),
     )
     console = stderr_console()
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        progress.add_task(printable(what), total=None)
+    progress = Progress(*columns, console=console, transient=True)
+    progress.add_task(printable(what), total=None)
+    # Not started, it shows nothing: where stderr is a file, a bar would only leave its traces there.
+    with progress if console.is_terminal else contextlib.nullcontext():
         yield progress
