@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -417,6 +418,14 @@ def test_info_accounts_for_every_event(run: Run, small: Path) -> None:
     shown = run("info", small)[1].decode()
     for fact in (RUN_ID, "tiny", "kineto", "events_quarantined", "dur_negative", "kernels"):
         assert fact in shown
+
+
+def test_info_of_a_recording_without_tables(run: Run, small: Path) -> None:
+    shutil.rmtree(small / "tables")
+    code, out, _ = run("info", small, "--json")
+    assert code == 0
+    assert json.loads(out)["tables"] is None
+    assert "Not normalised yet" in run("info", small)[1].decode()
 
 
 def test_info_of_nothing(run: Run, tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from magneton.analysis.query import OpenRun, Recordings, Result
+from magneton.analysis.recording import TABLES_DIR
 from magneton.schemas.columns import Table
 from magneton.schemas.diff_tables import DIFF_TABLES
+from magneton.schemas.manifest import MANIFEST_NAME, read_manifest
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.view_columns import DIFF_COLUMN, RUN_COLUMN
 from magneton.schemas.views import RUNS, VIEWS
@@ -25,17 +27,21 @@ def describe(directory: Path) -> dict[str, Any]:
     Returns:
         ``directory``; ``manifest`` as written; ``tables`` (rows by table); ``captures`` (rows of that table, with the counts
         of input events kept, merged, ignored and quarantined); ``health`` (warnings, and quarantined events by reason).
+        The last three are NULL for a recording that has not been normalised.
 
     Raises:
         MagnetonError: as ``Recordings`` does.
     """
+    if (directory / MANIFEST_NAME).is_file() and not (directory / TABLES_DIR).exists():
+        raw = msgspec.to_builtins(read_manifest(directory))
+        return {"directory": str(directory), "manifest": raw, "tables": None, "captures": None, "health": None}
     with Recordings([directory]) as opened:
-        counts = " UNION ALL ".join(f"SELECT '{name}', count(*) FROM {name}" for name in RUN_TABLES)
-        tables = {next(iter(r.values())): list(r.values())[1] for r in opened.query(counts).read_all().to_pylist()}
+        counts = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS n FROM {name}" for name in RUN_TABLES)
+        rows = {row["name"]: row["n"] for row in _records(opened, counts)}
         return {
             "directory": str(directory),
             "manifest": msgspec.to_builtins(opened.runs[0].recording.manifest),
-            "tables": {name: tables[name] for name in RUN_TABLES},
+            "tables": {name: rows[name] for name in RUN_TABLES},
             "captures": _records(opened, "SELECT * EXCLUDE (run) FROM captures ORDER BY capture, rank"),
             "health": _records(opened, "SELECT * EXCLUDE (run) FROM health ORDER BY capture, rank, kind DESC, code"),
         }

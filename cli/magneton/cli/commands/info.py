@@ -46,6 +46,12 @@ def _show(document: dict[str, Any]) -> None:
     }
     known = [(k, v) for k, v in facts.items() if v is not None]
     output.show_table(["", ""], known, wrap=[""], title=str(manifest["label"]))
+    files = [(f["name"], f.get("role", "primary"), f["size_bytes"]) for f in manifest.get("files", [])]
+    if files:
+        output.show_table(["file", "role", "bytes"], files, right=["bytes"])
+    if document["tables"] is None:
+        output.show_text("Not normalised yet: it holds no tables. `magneton normalize` makes them.")
+        return
     captures = document["captures"]
     names = ["capture", "rank", "kind", "source_format", "n_raw", "n_kept", "n_merged", "n_ignored", "n_quarantined"]
     output.show_table(
