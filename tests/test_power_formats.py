@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -125,7 +126,7 @@ def test_37_clock_domains(file):
     anchors = anchors_from_readings(run_json("37-clock-domains")["clock_anchors"])
     log = read_power(case("37-clock-domains") / f"{file}.csv")
     base = 1718000000 * 10**9
-    table = rebase(log, base, anchors)
+    table = pa.concat_tables(rebase(log, base, anchors))
     start, end = want["kernel_window_realtime_ns"]
     result = energies(table, window(0, (end - start) / 1e9, start - base))["GPU-aaaa"]
     assert result.value_j == pytest.approx(want["energy_j_each"], rel=want["tolerance_rel"])

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from magneton.schemas.clocks import REALTIME
 from magneton.transforms.exact import reading
 from magneton.transforms.power import fields
-from magneton.transforms.power.log import LogBuilder, Series, labels_json
+from magneton.transforms.power.builder import LogBuilder
+from magneton.transforms.power.readings import Series, labels_json
 
 _DCGM: dict[str, tuple[str, str]] = {
     "DCGM_FI_DEV_POWER_USAGE": (fields.POWER, "W"),

@@ -14,7 +14,8 @@ import msgspec
 
 from magneton.schemas.errors import InputFormatError
 from magneton.transforms.exact import time_ns
-from magneton.transforms.power.log import LogBuilder, PowerLog, PowerOptions, realtime_only
+from magneton.transforms.power.builder import LogBuilder
+from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.metrics import MetricReader
 from magneton.transforms.textfile import read_bytes
 

@@ -10,7 +10,8 @@ import re
 from pathlib import Path
 
 from magneton.transforms.exact import time_ns
-from magneton.transforms.power.log import LogBuilder, PowerLog, PowerOptions, realtime_only
+from magneton.transforms.power.builder import LogBuilder
+from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.metrics import MetricReader
 from magneton.transforms.power.textrows import TextRows
 from magneton.transforms.textfile import TextFile

@@ -15,8 +15,10 @@ from magneton.schemas.clocks import REALTIME
 from magneton.transforms.exact import reading
 from magneton.transforms.localtime import LocalClock, date_order, nanoseconds, parse_zone
 from magneton.transforms.power import fields
+from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import cells_of
-from magneton.transforms.power.log import LogBuilder, PowerLog, PowerOptions, Series, realtime_only
+from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
+from magneton.transforms.power.readings import Series
 from magneton.transforms.power.textrows import TextRows
 from magneton.transforms.textfile import TextFile
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN, REALTIME, clock_map
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, InputNotFoundError
@@ -73,8 +72,8 @@ def read_power(path: Path, options: PowerOptions | None = None) -> PowerLog:
     return found.read(path, options or PowerOptions())
 
 
-def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAnchor] = ()) -> pa.Table:
-    """Return the readings of a log on the time line of a capture: columns of table ``power`` without the run keys.
+def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAnchor] = ()) -> Iterator[pa.Table]:
+    """Yield the readings of a log on the time line of a capture, in batches: columns of ``power`` without the run keys.
 
     Args:
         log: the log.
@@ -82,28 +81,27 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
         anchors: what ties ``monotonic`` or ``boottime`` to the wall clock.
 
     Raises:
-        ClockAlignmentError: the capture has no absolute time, or no anchor ties the log's clock to the wall clock.
+        ClockAlignmentError: the capture has no absolute time, no anchor ties the log's clock to the wall clock, or the
+            time stamps lie too far from those of the capture. Raised before anything is yielded.
     """
-    table = log.table
-    ts = table["ts_ns"].combine_chunks()
-    known = np.array(pc.is_valid(ts))
+    readings = log.readings
+    known = readings.known_times()
     if base_unix_ns is None and known.any():
         raise ClockAlignmentError(
             "cannot be joined: the trace has no absolute time",
             path=log.report.file,
             remedy="record with a newer profiler",
         )
-    stamps = np.array(pc.fill_null(ts, 0), dtype=np.int64)
-    clocks = table["clock"].combine_chunks()
     given = list(anchors)
-    for clock in pc.unique(clocks).to_pylist():
-        if clock in (None, REALTIME):
-            continue
-        chosen = np.array(pc.fill_null(pc.equal(clocks, clock), False)) & known
-        stamps[chosen] = clock_map(given, clock).convert_array(stamps[chosen])
-    stamps[~known] = base = base_unix_ns or 0
-    if len(stamps) and not (int(stamps.min()) - base >= INT64_MIN and int(stamps.max()) - base <= INT64_MAX):
+    stamps = readings.ts_ns.copy()
+    of_series = np.array([s.clock for s in readings.series], dtype=object)
+    for clock in {s.clock for s in readings.series} - {None, REALTIME}:
+        chosen = np.isin(readings.code, np.flatnonzero(of_series == clock)) & known
+        stamps[chosen] = clock_map(given, clock or REALTIME).convert_array(stamps[chosen])
+    base = base_unix_ns or 0
+    timed = stamps[known]
+    if len(timed) and (int(timed.min()) - base <= INT64_MIN or int(timed.max()) - base > INT64_MAX):
         raise ClockAlignmentError("has time stamps too far from those of the trace", path=log.report.file)
-    relative = pa.array(stamps - np.int64(base), mask=~known)
-    moved = table.set_column(table.schema.get_field_index("ts_ns"), "ts_ns", relative)
-    return moved.append_column("dur_ns", pa.nulls(moved.num_rows, pa.int64()))
+    stamps[known] -= np.int64(base)
+    moved = replace(readings, ts_ns=stamps)
+    return (t.append_column("dur_ns", pa.nulls(t.num_rows, pa.int64())) for t in moved.batches())

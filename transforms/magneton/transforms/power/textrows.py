@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Iterator
 from pathlib import Path
 
+from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import raw_lines
-from magneton.transforms.power.log import LogBuilder
 from magneton.transforms.textfile import TextFile
 
 
