@@ -96,19 +96,19 @@ class TextFile:
 
 
 def head(path: Path, size: int = 1 << 16) -> str:
-    """Return the first ``size`` characters of a text file, for telling formats apart."""
-    parts: list[str] = []
-    total = 0
+    """Return the beginning of a text file (``size`` bytes once decompressed), for telling formats apart.
+
+    Raises:
+        InputNotFoundError: the file cannot be opened.
+        InputFormatError: compressed data cannot be read at all.
+    """
     try:
-        for line in TextFile(path):
-            parts.append(line)
-            total += len(line) + 1
-            if total >= size:
-                break
-    except LimitExceededError:
-        if not parts:
-            return read_bytes(path)[:size].decode("utf-8", "replace")
-    return "\n".join(parts)[:size]
+        with path.open("rb") as raw, _decompressed(raw) as stream:
+            start = io.BufferedReader(_Counted(stream, path, MAX_BYTES), size).read(size)
+    except OSError as error:
+        raise InputNotFoundError(f"cannot be read: {error.strerror or error}", path=path) from error
+    text = start.decode(_encoding(start), "replace")
+    return text.replace("\r\n", "\n").replace("\r", "\n")
 
 
 def read_bytes(path: Path, *, max_bytes: int = 1 << 30) -> bytes:
