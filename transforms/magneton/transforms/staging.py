@@ -20,7 +20,7 @@ Kinds and their columns are listed in ``KINDS``. What is missing is unknown (NUL
   by ``step``, the number of the step where the format itself says that this is one.
 * ``uses``: tensors of operators, which are named by ``record_function_id`` (its operator is staged too).
 * ``flows``: one row per end of an arrow: ``phase`` ``s``, ``t`` or ``f``; ends with the same ``category`` and ``flow``
-  are joined in time order.
+  (a number; other ids go through ``Stage.wide_id``) are joined in time order.
 * ``edges``: begins and ends that are still apart (``ph: B E b n e S T p F``). They are paired when the file is
   complete and become ops, frames, launches, kernels or annotations by their category.
 
@@ -104,8 +104,8 @@ KINDS: dict[str, dict[str, str]] = {
         "step": "int",
     },
     "counters": _EVENT | {"series": "text", "value": "float", "unit": "text", "device": "int"},
-    "flows": _EVENT | {"category": "text", "phase": "text", "flow": "text"},
-    "edges": _EVENT | {"category": "text", "phase": "text", "flow": "text", "args": "text", "position": "int"},
+    "flows": _EVENT | {"category": "text", "phase": "text", "flow": "int"},
+    "edges": _EVENT | {"category": "text", "phase": "text", "flow": "int", "args": "text", "position": "int"},
     "uses": {
         "record_function_id": "int",
         "direction": "text",
@@ -270,7 +270,7 @@ class Stage:
                 self._flush(kind)
         return rows
 
-    def add_row(self, kind: str, **columns: Any) -> None:
+    def add_row(self, kind: str, /, **columns: Any) -> None:
         """Stage one row (``pid`` and ``tid`` for the track). Convenient where speed does not matter."""
         rows = self._rows.setdefault(kind, [])
         rows.append(columns)
@@ -324,7 +324,7 @@ class Stage:
         if kind not in self._created:
             return
         query = f"SELECT {', '.join(names)} FROM {self._table(kind)}" + (f" ORDER BY {order}" if order else "")
-        reader: Any = self._connection.cursor().execute(query).to_arrow_reader(rows)
+        reader: Any = self._connection.cursor().sql(query).to_arrow_reader(rows)
         for batch in reader:
             if batch.num_rows:
                 yield {n: _column(batch.column(i), KINDS[kind][n]) for i, n in enumerate(names)}
@@ -333,6 +333,24 @@ class Stage:
         """Return one whole column, in no particular order."""
         pieces = [b[name] for b in self.batches(kind, order=None, columns=[name])]
         return np.concatenate(pieces) if pieces else np.empty(0, _NUMPY[KINDS[kind][name]])
+
+    def span(self, kinds: Iterable[str]) -> tuple[int | None, int | None]:
+        """Return the earliest start and the latest known end of the events of some kinds."""
+        self.flush()
+        first: int | None = None
+        last: int | None = None
+        for kind in kinds:
+            if kind not in self._created:
+                continue
+            query = (
+                f"SELECT min(ts_ns), max(CASE WHEN dur_ns = {NONE} THEN ts_ns ELSE ts_ns + dur_ns END)"
+                f" FROM {self._table(kind)}"
+            )
+            low, high = self._connection.execute(query).fetchall()[0]
+            if low is not None:
+                first = low if first is None else min(first, low)
+                last = high if last is None else max(last, high)
+        return first, last
 
     def drop(self, kind: str) -> None:
         """Forget the rows of a kind."""

@@ -1,0 +1,164 @@
+"""The shared steps for one staged capture, in order: fold flows, find steps, nest the host, link the device, write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from magneton.transforms.flows import fold_repeats, write_flows
+from magneton.transforms.host import HostPass, NextIds
+from magneton.transforms.link import DevicePass
+from magneton.transforms.out import RunWriter, Texts, threads
+from magneton.transforms.staging import NONE, Stage
+from magneton.transforms.steps import Steps
+from magneton.transforms.windows import windows
+
+_EVENTS = ("ops", "launches", "kernels", "frames", "annotations", "counters")
+
+
+def write_capture(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], next_ids: NextIds, kind: str) -> None:
+    """Write all rows of one capture.
+
+    Args:
+        stage: its events.
+        writer: where to.
+        keys: capture, rank, repeat and input of all its rows.
+        next_ids: ids that are still free in the run.
+        kind: kind of capture.
+    """
+    stage.flush()
+    first, last = stage.span(_EVENTS)
+    if not any(stage.n_rows[k] for k in _EVENTS):
+        stage.warn("no_events", "the input holds no events")
+    fold_repeats(stage)
+    steps = Steps(stage, next_ids.steps)
+    next_ids.take("steps", len(steps.steps))
+    _write_steps(steps, stage, writer, keys)
+    host = HostPass(stage, writer, keys, next_ids, steps)
+    host.run()
+    host.flows.bind_kernels(stage, next_ids.kernels)
+    DevicePass(stage, writer, keys, next_ids, host.ops, host.launches, host.flows.launches()).run()
+    next_ids.take("flows", write_flows(host.flows, stage, writer, keys, next_ids.flows))
+    _write_counters(stage, writer, keys)
+    _write_quarantine(stage, writer, keys)
+    if stage.n_quarantined:
+        reasons = ", ".join(f"{n} {r}" for r, n in sorted(stage.quarantined.items()))
+        stage.warn("events_quarantined", f"events were set aside: {reasons}", stage.n_quarantined)
+    _write_warnings(stage, writer, keys)
+    _write_capture_row(stage, writer, keys, kind, first, last)
+
+
+def _write_steps(steps: Steps, stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) -> None:
+    rows = steps.steps
+    marks = [s.mark for s in rows]
+    writer.write(
+        "steps",
+        len(rows),
+        keys,
+        {
+            "name": pa.array([s.name for s in rows], pa.string()),
+            "ts_ns": np.array([s.ts_ns for s in rows], np.int64),
+            "dur_ns": np.array([s.dur_ns for s in rows], np.int64),
+            "step_id": np.array([s.step_id for s in rows], np.int64),
+            "kind": pa.array([m.kind for m in marks], pa.string()),
+            "phase": pa.array([m.phase for m in marks], pa.string()),
+            "dialect": pa.array([m.dialect for m in marks], pa.string()),
+        }
+        | {
+            column: pa.array([getattr(m, column) for m in marks], pa.int64())
+            for column in ("index", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
+        },
+    )
+
+
+def _write_counters(stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) -> None:
+    texts = stage.pool.arrow()
+    for window in windows(stage, ("counters",)):
+        rows = window.rows["counters"]
+        writer.write(
+            "counters",
+            len(rows["ts_ns"]),
+            keys,
+            threads(stage, rows["track"])
+            | {
+                "name": Texts(rows["name"], texts),
+                "ts_ns": rows["ts_ns"],
+                "dur_ns": rows["dur_ns"],
+                "series": Texts(rows["series"], texts),
+                "value": rows["value"],
+                "unit": Texts(rows["unit"], texts),
+                "device": rows["device"],
+            },
+        )
+
+
+def _write_quarantine(stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) -> None:
+    stage.flush()
+    for rows in stage.batches("quarantine", order="position"):
+        count = len(rows["position"])
+        writer.write(
+            "quarantine",
+            count,
+            keys,
+            {
+                "reason": Texts(rows["reason"], stage.pool.arrow()),
+                "file": pa.repeat(stage.file, count),
+                "position": rows["position"],
+                "raw": pa.array(rows["raw"].tolist(), pa.string()),
+            },
+        )
+
+
+def _write_warnings(stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) -> None:
+    found = sorted(stage.warnings.items())
+    writer.write(
+        "warnings",
+        len(found),
+        keys,
+        {
+            "code": pa.array([code for code, _ in found], pa.string()),
+            "count": np.array([count for _, (count, _) in found], np.int64),
+            "message": pa.array([message for _, (_, message) in found], pa.string()),
+        },
+    )
+
+
+def _write_capture_row(
+    stage: Stage, writer: RunWriter, keys: Mapping[str, Any], kind: str, first: int | None, last: int | None
+) -> None:
+    info = stage.info
+    start = NONE if first is None else first
+    length = NONE if first is None or last is None else last - first
+    texts = {
+        "name": keys["capture"],
+        "kind": kind,
+        "source_format": info.source_format,
+        "framework": info.framework,
+        "file": stage.file,
+        "clock": info.clock,
+        "devices": _json(info.devices),
+        "metadata": _json(info.metadata),
+    }
+    numbers = {
+        "ts_ns": start,
+        "dur_ns": length,
+        "base_unix_ns": info.base_unix_ns,
+        "world_size": info.world_size,
+        "n_raw": stage.n_raw,
+        "n_kept": stage.n_kept,
+        "n_merged": stage.n_merged,
+        "n_ignored": stage.n_ignored,
+        "n_quarantined": stage.n_quarantined,
+    }
+    columns: dict[str, Any] = {k: pa.array([v], pa.string()) for k, v in texts.items()}
+    columns |= {k: np.array([NONE if v is None else v], np.int64) for k, v in numbers.items()}
+    columns["incomplete"] = np.array([int(info.incomplete)], np.int8)
+    writer.write("captures", 1, keys, columns)
+
+
+def _json(value: Any) -> str | None:
+    return json.dumps(value, ensure_ascii=False, default=str) if value else None

@@ -1,0 +1,250 @@
+"""Opening input files: codec by first bytes, decompression ahead of the reader, and limits on what may come out."""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import re
+import threading
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import zstandard
+
+from magneton.schemas.errors import (
+    InputFormatError,
+    InputNotFoundError,
+    LimitExceededError,
+    TruncatedInputError,
+    UnsupportedCompressionError,
+)
+from magneton.transforms.sources import HEAD_BYTES, Limits
+
+BLOCK_BYTES = 1 << 20
+_READ_BYTES = 1 << 18
+_AHEAD = 4
+_ZSTD_READ = 1 << 10
+
+_GZIP = b"\x1f\x8b"
+_ZSTD = b"\x28\xb5\x2f\xfd"
+_ZSTD_SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
+_ZIP = b"PK\x03\x04"
+_UNSUPPORTED = {b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x04\x22\x4d\x18": "lz4", b"7z\xbc\xaf": "7-Zip"}
+
+
+class TraceInput:
+    """One input file.
+
+    Attributes:
+        path: where it lies.
+        size: bytes on disk.
+        truncated: the compressed stream stopped in the middle (only with ``allow_truncated``).
+        garbage: bytes after the compressed stream that were left out.
+    """
+
+    def __init__(self, path: Path, limits: Limits, progress: Callable[[int], None] | None = None) -> None:
+        self.path = path
+        self._limits = limits
+        self._progress = progress
+        self.truncated = False
+        self.garbage = 0
+        self._read = 0
+        try:
+            self.size = path.stat().st_size
+            with path.open("rb") as stream:
+                self._magic = stream.read(8)
+        except OSError as error:
+            raise InputNotFoundError(f"cannot be opened: {error.strerror}", path=path) from error
+        for magic, name in _UNSUPPORTED.items():
+            if self._magic.startswith(magic):
+                raise UnsupportedCompressionError(
+                    f"is compressed with {name}", path=path, remedy="decompress it, or use gzip or zstd"
+                )
+
+    def head(self) -> bytes:
+        """Return the first 64 KiB of the decompressed content, or what there is of it."""
+        head = b""
+        with contextlib.suppress(TruncatedInputError):
+            for block in self._decoded():
+                head += block
+                if len(head) >= HEAD_BYTES:
+                    break
+        self._read = 0
+        return head[:HEAD_BYTES]
+
+    def blocks(self) -> Iterator[bytes]:
+        """Yield the decompressed content; a thread decompresses ahead.
+
+        Raises:
+            TruncatedInputError: a compressed stream stops in the middle.
+            InputFormatError: a compressed stream is damaged.
+            LimitExceededError: more comes out than the limits allow.
+        """
+        ahead: queue.Queue[bytes | BaseException | None] = queue.Queue(_AHEAD)
+        stop = threading.Event()
+
+        def put(item: bytes | BaseException | None) -> bool:
+            while not stop.is_set():
+                with contextlib.suppress(queue.Full):
+                    ahead.put(item, timeout=0.1)
+                    return True
+            return False
+
+        def work() -> None:
+            try:
+                for block in self._decoded():
+                    if not put(block):
+                        return
+                put(None)
+            except BaseException as error:  # handed to the reader, which raises it
+                put(error)
+
+        thread = threading.Thread(target=work, name="magneton-decompress", daemon=True)
+        thread.start()
+        try:
+            while (item := ahead.get()) is not None:
+                if isinstance(item, BaseException):
+                    raise item
+                if self._progress:
+                    self._progress(self._read)
+                yield item
+        finally:
+            stop.set()
+            thread.join()
+
+    def _decoded(self) -> Iterator[bytes]:
+        self._read = 0
+        with self.path.open("rb", buffering=0) as stream:
+            if self._magic.startswith(_GZIP):
+                blocks = self._gzip(stream)
+            elif self._magic.startswith(_ZSTD):
+                blocks = self._zstd(stream)
+            elif self._magic.startswith(_ZIP):
+                blocks = self._zip()
+            else:
+                blocks = self._plain(stream)
+            yield from self._limited(blocks)
+
+    def _limited(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
+        limits = self._limits
+        total = 0
+        for block in blocks:
+            total += len(block)
+            if total > limits.max_decompressed_bytes:
+                raise LimitExceededError(
+                    f"holds more than {limits.max_decompressed_bytes} bytes after decompression",
+                    path=self.path,
+                    remedy="raise the limit if the file can be trusted",
+                )
+            if total > limits.ratio_floor_bytes and total > limits.max_ratio * max(self._read, 1):
+                raise LimitExceededError(
+                    f"decompresses to more than {limits.max_ratio:g} times its size",
+                    path=self.path,
+                    remedy="raise the limit if the file can be trusted",
+                )
+            yield block
+
+    def _next(self, stream: IO[bytes], size: int = _READ_BYTES) -> bytes:
+        data = stream.read(size)
+        self._read += len(data)
+        return data
+
+    def _plain(self, stream: IO[bytes]) -> Iterator[bytes]:
+        while block := self._next(stream, BLOCK_BYTES):
+            yield block
+
+    def _gzip(self, stream: IO[bytes]) -> Iterator[bytes]:
+        member = zlib.decompressobj(31)
+        data = self._next(stream)
+        while True:
+            try:
+                while data and not member.eof:
+                    block = member.decompress(data, BLOCK_BYTES)
+                    data = member.unconsumed_tail
+                    if block:
+                        yield block
+            except zlib.error as error:
+                raise InputFormatError(f"is damaged: {error}", path=self.path) from error
+            if not member.eof:
+                data = self._next(stream)
+                if not data:
+                    if rest := member.flush():
+                        yield rest
+                    self._cut_off()
+                    return
+                continue
+            rest = member.unused_data
+            # Zero padding after a member is allowed; another member may follow it.
+            while True:
+                rest = rest.lstrip(b"\0")
+                if len(rest) >= len(_GZIP):
+                    break
+                more = self._next(stream)
+                if not more:
+                    break
+                rest += more
+            if not rest:
+                return
+            if not rest.startswith(_GZIP):
+                self.garbage += len(rest)
+                while more := self._next(stream):
+                    self.garbage += len(more)
+                return
+            member = zlib.decompressobj(31)
+            data = rest
+
+    def _zstd(self, stream: IO[bytes]) -> Iterator[bytes]:
+        make = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
+        frame = make()
+        while data := self._next(stream):
+            while data:
+                try:
+                    # One kibibyte in is at most some 32 MiB out.
+                    block = frame.decompress(data[:_ZSTD_READ])
+                except zstandard.ZstdError as error:
+                    raise InputFormatError(f"is damaged: {error}", path=self.path) from error
+                data = data[_ZSTD_READ:]
+                if frame.eof:
+                    data = frame.unused_data + data
+                if block:
+                    yield block
+                if not frame.eof:
+                    continue
+                while len(data) < len(_ZSTD) and (more := self._next(stream)):
+                    data += more
+                if data and not (data.startswith(_ZSTD) or _ZSTD_SKIPPABLE.match(data)):
+                    self.garbage += len(data)
+                    while more := self._next(stream):
+                        self.garbage += len(more)
+                    return
+                if data:
+                    frame = make()
+        if not frame.eof:
+            self._cut_off()
+
+    def _zip(self) -> Iterator[bytes]:
+        try:
+            with zipfile.ZipFile(self.path) as archive:
+                members = [m for m in archive.infolist() if not m.is_dir()]
+                if len(members) != 1:
+                    raise InputFormatError(
+                        f"is a zip archive of {len(members)} files", path=self.path, remedy="give the files themselves"
+                    )
+                with archive.open(members[0]) as stream:
+                    while block := stream.read(BLOCK_BYTES):
+                        self._read = members[0].compress_size
+                        yield block
+        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, zlib.error) as error:
+            raise InputFormatError(f"cannot be unpacked: {error}", path=self.path) from error
+
+    def _cut_off(self) -> None:
+        if not self._limits.allow_truncated:
+            raise TruncatedInputError(
+                "stops in the middle of its compressed stream",
+                path=self.path,
+                remedy="allow truncated input to read what is there",
+            )
+        self.truncated = True

@@ -1,0 +1,337 @@
+"""Turning trace files into a recording: copy, stage, nest, link, write, publish.
+
+``normalize`` is the one entry. It reads one or more files of one job (one per rank), and optionally traces taken while
+GPU graphs were captured, and publishes a directory with the raw files, every table of ``RUN_TABLES`` and the manifest.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from magneton.schemas.errors import InputFormatError, UsageError
+from magneton.schemas.files import publish_directory
+from magneton.schemas.ids import run_id, sha256_file
+from magneton.schemas.manifest import (
+    MANIFEST_NAME,
+    Capture,
+    Device,
+    FileEntry,
+    Manifest,
+    System,
+    Workload,
+    write_manifest,
+)
+from magneton.schemas.run_tables import RUN_TABLES
+from magneton.transforms.capture import write_capture
+from magneton.transforms.host import NextIds
+from magneton.transforms.inputs import TraceInput
+from magneton.transforms.out import RunWriter
+from magneton.transforms.ranks import assign_ranks
+from magneton.transforms.sources import Limits, Source, find_source
+from magneton.transforms.staging import Pool, Stage
+
+PROFILE = "profile"
+GRAPH_CAPTURE = "graph_capture"
+DEFAULT_MEMORY_MB = 256
+_THREADS = 2
+_SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".pb", ".sqlite", ".db", ".xplane", ".chakra")
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@dataclass(frozen=True)
+class NormalizeOptions:
+    """How to normalise.
+
+    Attributes:
+        label: name of the run for people; default: the name of the first input.
+        keep_raw: copy the inputs into the recording.
+        overwrite: replace an earlier recording at the output.
+        allow_truncated: keep what can be read of a file that stops in the middle.
+        max_event_dur_ns: longest credible event; longer ones are quarantined.
+        max_decompressed_bytes: most bytes one file may decompress to.
+        max_ratio: most bytes out per byte in, past ``ratio_floor_bytes``.
+        ratio_floor_bytes: see ``max_ratio``.
+        memory_limit_mb: room for staged events in memory; more is spilled to disk beside the output.
+        progress: called with what is being done, how much is done, and of how much (None: unknown).
+    """
+
+    label: str | None = None
+    keep_raw: bool = True
+    overwrite: bool = False
+    allow_truncated: bool = False
+    max_event_dur_ns: int = Limits.max_event_dur_ns
+    max_decompressed_bytes: int = Limits.max_decompressed_bytes
+    max_ratio: float = Limits.max_ratio
+    ratio_floor_bytes: int = Limits.ratio_floor_bytes
+    memory_limit_mb: int = DEFAULT_MEMORY_MB
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Extra:
+    """What other readers add to a run: power logs, results of a serving benchmark.
+
+    Attributes:
+        tables: rows by table, without ``run_id`` (it is filled in); other missing columns are NULL.
+        workload: what is known of the work done; replaces the manifest's.
+        files: files it came from; they enter the run id and are kept below ``raw/extra``.
+        sensors: descriptions of sensors for the manifest.
+        notes: remarks for the manifest.
+    """
+
+    tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    workload: Workload | None = None
+    files: Sequence[Path] = ()
+    sensors: Sequence[dict[str, Any]] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass
+class CaptureFile:
+    """One input file on its way.
+
+    Attributes:
+        path: where it lies.
+        kind: kind of capture.
+        source: format that reads it.
+        sha256: hash of the file as it lies there.
+        name: name of the capture, once known.
+        rank: rank, once known.
+        stage: its events, once read.
+    """
+
+    path: Path
+    kind: str
+    source: Source
+    sha256: str = ""
+    name: str = ""
+    rank: int = 0
+    stage: Stage | None = None
+
+
+def normalize(
+    inputs: Sequence[Path],
+    out: Path,
+    options: NormalizeOptions | None = None,
+    *,
+    capture_traces: Sequence[Path] = (),
+    extra: Extra | None = None,
+) -> Manifest:
+    """Turn traces of one job into a recording.
+
+    Args:
+        inputs: trace files, one per rank, or a folder that holds them.
+        out: directory to publish.
+        options: see ``NormalizeOptions``.
+        capture_traces: traces taken while GPU graphs were captured, or a folder of them.
+        extra: rows and facts from other files.
+
+    Returns:
+        The manifest as written.
+
+    Raises:
+        UsageError: no inputs.
+        InputFormatError, TruncatedInputError, LimitExceededError, UnsupportedCompressionError: a file is refused.
+        RankError: the files contradict one another on ranks.
+        OutputExistsError: ``out`` exists and ``overwrite`` is off.
+    """
+    options = options or NormalizeOptions()
+    extra = extra or Extra()
+    limits = Limits(
+        max_event_dur_ns=options.max_event_dur_ns,
+        max_decompressed_bytes=options.max_decompressed_bytes,
+        max_ratio=options.max_ratio,
+        ratio_floor_bytes=options.ratio_floor_bytes,
+        allow_truncated=options.allow_truncated,
+    )
+    notes = list(extra.notes)
+    files = _find(inputs, PROFILE, limits, notes) + _find(capture_traces, GRAPH_CAPTURE, limits, notes)
+    if not any(f.kind == PROFILE for f in files):
+        raise UsageError("no trace files were given", remedy="name at least one trace file or a folder of them")
+    with publish_directory(out, last=MANIFEST_NAME, overwrite=options.overwrite) as directory:
+        work = directory / ".work"
+        work.mkdir()
+        connection = duckdb.connect(
+            ":memory:",
+            config={
+                "temp_directory": str(work),
+                "memory_limit": f"{options.memory_limit_mb}MB",
+                "threads": _THREADS,
+                "preserve_insertion_order": True,
+                "autoinstall_known_extensions": False,
+                "autoload_known_extensions": False,
+            },
+        )
+        try:
+            pool = Pool()
+            for index, file in enumerate(files):
+                _read(file, Stage(connection, index, pool, file.source.FORMAT, file.path.name), limits, options)
+            of_several = len(inputs) > 1 or any(p.is_dir() for p in inputs)
+            assign_ranks(files, of_several=of_several)
+            hashes = [f.sha256 for f in files] + [sha256_file(p) for p in extra.files]
+            run = run_id(hashes)
+            manifest = Manifest(
+                run_id=run,
+                label=options.label or _label(inputs[0]),
+                tool=f"magneton {_version()}",
+                created_unix_ns=time.time_ns(),
+                workload=extra.workload or Workload(),
+                sensors=list(extra.sensors),
+                notes=notes,
+            )
+            _write_tables(directory / "tables", files, extra, run, options)
+        finally:
+            connection.close()
+            shutil.rmtree(work, ignore_errors=True)
+        _describe(manifest, files)
+        manifest.files = _keep(directory, files, extra, hashes, options)
+        write_manifest(directory, manifest)
+    return manifest
+
+
+def _find(paths: Sequence[Path], kind: str, limits: Limits, notes: list[str]) -> list[CaptureFile]:
+    """Return the files to read; in folders, files of no known format are left out and noted."""
+    found = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(CaptureFile(path, kind, find_source(TraceInput(path, limits).head(), path)))
+            continue
+        members = []
+        for member in sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith(".")):
+            try:
+                members.append(CaptureFile(member, kind, find_source(TraceInput(member, limits).head(), member)))
+            except InputFormatError:
+                notes.append(f"left out {member.name}: not a trace in a format we read")
+        if not members:
+            raise InputFormatError("holds no trace files in a format we read", path=path)
+        found += members
+    return found
+
+
+def _read(file: CaptureFile, stage: Stage, limits: Limits, options: NormalizeOptions) -> None:
+    report = options.progress
+    source = TraceInput(file.path, limits)
+    if report is not None:
+        size = source.size
+        source = TraceInput(file.path, limits, lambda done: report(f"read {file.path.name}", done, size))
+    file.source.read(source, stage, limits)
+    if source.garbage:
+        stage.warn("trailing_garbage", f"{source.garbage} bytes after the compressed stream were left out")
+    stage.flush()
+    file.stage = stage
+    file.sha256 = sha256_file(file.path)
+
+
+def _write_tables(
+    directory: Path, files: Sequence[CaptureFile], extra: Extra, run: str, options: NormalizeOptions
+) -> None:
+    next_ids = NextIds()
+    ordered = sorted(files, key=lambda f: (f.kind != PROFILE, f.name, f.rank))
+    with RunWriter(directory, run) as writer:
+        for done, file in enumerate(ordered):
+            if options.progress is not None:
+                options.progress("link and write", done, len(ordered))
+            if file.stage is not None:
+                keys = {"capture": file.name, "rank": file.rank, "repeat": None, "input_id": None}
+                write_capture(file.stage, writer, keys, next_ids, file.kind)
+        for name, table in extra.tables.items():
+            if name not in RUN_TABLES:
+                raise KeyError(f"there is no table {name}")
+            writer.write_table(name, table.append_column("run_id", pa.repeat(run, table.num_rows)))
+
+
+def _describe(manifest: Manifest, files: Sequence[CaptureFile]) -> None:
+    """Fill in what the captures say of system, devices and completeness."""
+    versions: dict[str, str] = {}
+    devices: dict[tuple[Any, Any, Any], Device] = {}
+    for file in files:
+        if file.stage is None:
+            continue
+        info = file.stage.info
+        manifest.system.name = manifest.system.name or info.framework
+        versions = info.versions | versions
+        manifest.incomplete = manifest.incomplete or info.incomplete
+        manifest.captures.append(
+            Capture(
+                name=file.name,
+                kind=file.kind,
+                rank=file.rank,
+                source_format=info.source_format,
+                file=file.path.name,
+                incomplete=info.incomplete,
+            )
+        )
+        for properties in info.devices:
+            device = _device(properties)
+            devices.setdefault((device.index, device.name, device.uuid), device)
+    manifest.system = System(name=manifest.system.name, versions=dict(sorted(versions.items())))
+    manifest.devices = list(devices.values())
+
+
+def _device(properties: Mapping[str, Any]) -> Device:
+    index, name, uuid = properties.get("id"), properties.get("name"), properties.get("uuid")
+    return Device(
+        index=index if isinstance(index, int) and not isinstance(index, bool) else None,
+        name=name if isinstance(name, str) and name else None,
+        uuid=uuid if isinstance(uuid, str) and uuid else None,
+    )
+
+
+def _keep(
+    directory: Path, files: Sequence[CaptureFile], extra: Extra, hashes: Sequence[str], options: NormalizeOptions
+) -> list[FileEntry]:
+    """Copy the inputs if wanted, and list all files of the recording."""
+    places = [(f.path, Path("raw") / f.name / f"rank{f.rank}") for f in files]
+    places += [(p, Path("raw") / "extra") for p in extra.files]
+    entries = []
+    for (path, folder), digest in zip(places, hashes, strict=True):
+        kept = None
+        if options.keep_raw:
+            (directory / folder).mkdir(parents=True, exist_ok=True)
+            kept = folder / path.name
+            shutil.copyfile(path, directory / kept)
+        entries.append(
+            FileEntry(
+                name=path.name,
+                sha256=digest,
+                size_bytes=path.stat().st_size,
+                path=None if kept is None else kept.as_posix(),
+            )
+        )
+    for table in sorted((directory / "tables").iterdir()):
+        entries.append(
+            FileEntry(
+                name=table.name,
+                sha256=sha256_file(table),
+                size_bytes=table.stat().st_size,
+                role="derived",
+                path=f"tables/{table.name}",
+            )
+        )
+    return entries
+
+
+def _label(path: Path) -> str:
+    name = path.resolve().name
+    while True:
+        shorter = next((name[: -len(s)] for s in _SUFFIXES if name.lower().endswith(s) and len(name) > len(s)), name)
+        if shorter == name:
+            return name or "run"
+        name = shorter
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("magneton")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,223 @@
+"""kineto: the Chrome traces of torch.profiler, and of what is built on it (vLLM, SGLang, Megatron, Diffusers ...).
+
+One path is fast: a piece of the file is decoded into typed events, sorted into groups, and staged in columns. Whatever
+does not fit (a wrong type, an odd number, a broken string, a phase nobody defined) sends its small group of events
+through ``kineto_dirty``, which looks at each by itself, repairs or quarantines it, and hands it to the same staging.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from magneton.schemas.errors import InputFormatError
+from magneton.transforms.json_events import Clean, EventArray
+from magneton.transforms.microseconds import NotPlainError, to_ns
+from magneton.transforms.pairing import Paired, pair
+from magneton.transforms.sources import HEAD_BYTES, Input, Limits
+from magneton.transforms.sources.kineto_columns import Columns, Table
+from magneton.transforms.sources.kineto_dirty import Cleaned, clean, coerce_args
+from magneton.transforms.sources.kineto_events import ARGS, DECODE_ARGS, PHASES, Event, decode_events, group_of
+from magneton.transforms.sources.kineto_header import ProcessNames, read_header
+from magneton.transforms.staging import NONE, Stage
+
+FORMAT = "kineto"
+
+_GROUP = 64
+
+Ints = NDArray[np.int64]
+
+
+def sniff(head: bytes, path: Path) -> bool:
+    """Tell whether a file may be a Chrome trace; formats with their own dialect of it are asked first."""
+    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    if text.startswith(b"{"):
+        # The event array may begin beyond the head.
+        return b'"traceEvents"' in text or len(head) >= HEAD_BYTES
+    return re.match(rb"\[\s*(?:$|[{\]\[]|null\b)", text) is not None
+
+
+def read(source: Input, stage: Stage, limits: Limits) -> None:
+    """Stage the events of a file.
+
+    Raises:
+        InputFormatError: not a trace, or broken beyond single events.
+        TruncatedInputError: the file stops in the middle, and that was not allowed.
+    """
+    _Reader(source, stage, limits).run()
+
+
+class _Dirty(Exception):  # noqa: N818  (control flow: a group of events must be looked at one by one)
+    pass
+
+
+class _Reader:
+    def __init__(self, source: Input, stage: Stage, limits: Limits) -> None:
+        self._source = source
+        self._stage = stage
+        self._limits = limits
+        self._columns = Columns(stage)
+        self._names = ProcessNames()
+        self._earliest: int | None = None
+
+    def run(self) -> None:
+        path, stage = self._source.path, self._stage
+        array = EventArray(
+            self._source.blocks(), decode_events, path=path, allow_truncated=self._limits.allow_truncated
+        )
+        position = 0
+        for piece in array:
+            if isinstance(piece, Clean):
+                try:
+                    self._stage_all(piece.items, position)
+                    position += len(piece.items)
+                    continue
+                except _Dirty:
+                    elements = piece.elements()
+            else:
+                elements = piece.elements
+            for start in range(0, len(elements), _GROUP):
+                self._group(elements[start : start + _GROUP], position + start)
+            position += len(elements)
+        if position and stage.quarantined.get("not_an_object") == position:
+            raise InputFormatError("is not a trace: the elements of its list are not events", path=path)
+        for paired in pair(stage):
+            self._stage_paired(paired)
+        read_header(stage, array.metadata, self._names, self._earliest)
+        if array.unterminated:
+            stage.warn("array_not_terminated", "the event array has no closing bracket")
+            stage.warn("maybe_incomplete", "the file may have been cut off: its event array has no closing bracket")
+        if array.truncated or getattr(self._source, "truncated", False):
+            stage.info.incomplete = True
+            stage.warn("truncated", f"the file stops in the middle; {position} events were read")
+
+    def _group(self, elements: list[bytes], position: int) -> None:
+        try:
+            self._stage_all(decode_events(b"[%b]" % b",".join(elements)), position)
+        except (_Dirty, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            self._one_by_one(elements, position)
+
+    def _one_by_one(self, elements: list[bytes], position: int) -> None:
+        """Repair or quarantine each element, then stage what is left as if it had been read that way."""
+        kept: dict[tuple[str, str | None, str], list[tuple[Cleaned, int]]] = defaultdict(list)
+        for at, raw in enumerate(elements, position):
+            cleaned = clean(raw, at, self._stage, self._limits, self._source.path)
+            if cleaned is not None:
+                event = cleaned.event
+                kept[(*group_of(event.ph, event.cat, event.name), event.ph)].append((cleaned, at))
+        for (group, category, phase), members in kept.items():
+            events = [c.event for c, _ in members]
+            args = [c.args for c, _ in members]
+            table = self._prepare(group, category, phase, events, args, [at for _, at in members])
+            self._commit(group, phase, events, table)
+
+    def _stage_all(self, events: Sequence[Event], position: int) -> None:
+        """Stage events, all or none.
+
+        Raises:
+            _Dirty: one of them needs a closer look.
+        """
+        buckets: dict[tuple[str, str | None], list[Event]] = defaultdict(list)
+        for event in events:
+            buckets[event.ph, event.cat].append(event)
+        positions: dict[int, int] = {}
+        if any(phase in "BEbneSTpF" for phase, _ in buckets):
+            positions = {id(e): at for at, e in enumerate(events, position)}
+        work = []
+        for (phase, category), bucket in buckets.items():
+            if phase not in PHASES:
+                raise _Dirty
+            for members in _split_memory(bucket) if category == "cpu_instant_event" else (bucket,):
+                group, spelled = group_of(phase, category, members[0].name)
+                try:
+                    args: list[Any] = []
+                    if group in DECODE_ARGS:
+                        args = DECODE_ARGS[group](b"[%b]" % b",".join([e.args for e in members]))
+                    at = [positions[id(e)] for e in members] if group == "edges" else []
+                    work.append((group, phase, members, self._prepare(group, spelled, phase, members, args, at)))
+                except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, NotPlainError) as error:
+                    raise _Dirty from error
+        for group, phase, members, table in work:
+            self._commit(group, phase, members, table)
+
+    def _prepare(
+        self,
+        group: str,
+        category: str | None,
+        phase: str,
+        events: Sequence[Event],
+        args: Sequence[Any],
+        positions: list[int],
+    ) -> Table | None:
+        """Return the columns to stage for events of one group; nothing has happened yet.
+
+        Raises:
+            _Dirty, NotPlainError, OverflowError, UnicodeError, msgspec.MsgspecError: an event does not fit.
+        """
+        if group == "metadata":
+            self._names.prepare(events, args)
+            return None
+        ts = to_ns([e.ts for e in events])
+        if (ts == NONE).any():
+            raise _Dirty
+        dur = np.full(len(events), NONE, np.int64)
+        if phase == "X":
+            dur = to_ns([e.dur for e in events])
+            known = dur != NONE
+            if (dur[known] < 0).any() or (dur > self._limits.max_event_dur_ns).any():
+                raise _Dirty
+            if group == "kernels" and ((ts == 0) & (~known | (dur == 0))).any():
+                raise _Dirty
+        return self._columns.of(group, category, phase, events, args, ts, dur, positions)
+
+    def _commit(self, group: str, phase: str, events: Sequence[Event], table: Table | None) -> None:
+        stage = self._stage
+        if group == "metadata":
+            self._names.commit(events)
+            stage.count(merged=len(events))
+        if table is None:
+            return
+        stage.add(table.kind, table.columns)
+        if group not in ("flows", "edges"):  # counted once it is known what became of them
+            stage.count(kept=len(events))
+        if phase == "X" and (unknown := np.asarray(table.columns["dur_ns"]) == NONE).any():
+            first = events[int(np.argmax(unknown))].name
+            stage.warn("dur_missing", f"{first!r} has no length", int(unknown.sum()))
+        earliest = min(np.asarray(table.columns["ts_ns"]).tolist(), default=None)
+        if earliest is not None and (self._earliest is None or earliest < self._earliest):
+            self._earliest = earliest
+
+    def _stage_paired(self, paired: Paired) -> None:
+        """Stage a slice or span that was written as two events; it is already counted."""
+        begin = paired.begin
+        group, category = group_of("X", begin.category, begin.name)
+        if paired.kind != "slice":
+            group, category = "annotations", begin.category
+        written = msgspec.json.decode(begin.args) if begin.args else {}
+        args = coerce_args(group, written if isinstance(written, dict) else {}, self._stage)
+        event = Event(ph="X", name=begin.name, args=msgspec.Raw(begin.args or b"{}"))
+        ts = np.array([begin.ts_ns], np.int64)
+        dur = np.array([NONE if paired.dur_ns is None else paired.dur_ns], np.int64)
+        table = self._columns.of(group, category, "X", [event], [args], ts, dur, [])
+        columns = table.columns | {"track": np.array([begin.track], np.int32)}
+        if group in ("ops", "annotations"):
+            columns["flags"] = [paired.flags]
+        if group == "annotations":
+            columns["kind"] = [paired.kind]
+        self._stage.add(table.kind, columns)
+
+
+def _split_memory(events: list[Event]) -> list[list[Event]]:
+    """Separate the allocator's instants from others of the same category."""
+    return [list(g) for _, g in itertools.groupby(events, key=lambda e: e.name == "[memory]")]
+
+
+assert set(ARGS) <= set(DECODE_ARGS)  # noqa: S101  (both tables describe the same groups)

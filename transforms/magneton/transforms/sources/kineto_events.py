@@ -1,0 +1,174 @@
+"""How kineto writes an event: the fields we read, typed strictly, so that decoding is also checking.
+
+Numbers of time stay text (``Raw``): they are scaled exactly later. Arguments stay text until the kind of the event is
+known. Names of arguments on the left, kineto's spelling on the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+from msgspec import Raw, Struct, field
+
+NO_ARGS = Raw(b"{}")
+EMPTY = Raw(b"")
+
+
+class Event(Struct, gc=False):
+    """One element of the event array."""
+
+    ph: str
+    name: str | None = None
+    cat: str | None = None
+    pid: int | str | None = None
+    tid: int | str | None = None
+    ts: Raw = EMPTY
+    dur: Raw = EMPTY
+    id: int | str | None = None
+    args: Raw = NO_ARGS
+
+
+class FrameArgs(Struct, gc=False):
+    """Arguments of ``python_function``."""
+
+    python_id: int | None = field(default=None, name="Python id")
+    python_parent_id: int | None = field(default=None, name="Python parent id")
+
+
+class CollectiveArgs(Struct, gc=False, kw_only=True, omit_defaults=True):
+    """Arguments that describe a collective; kernels and operators share them."""
+
+    collective_name: Any = field(default=None, name="Collective name")
+    in_nelems: Any = field(default=None, name="In msg nelems")
+    out_nelems: Any = field(default=None, name="Out msg nelems")
+    in_split: Any = field(default=None, name="In split size")
+    out_split: Any = field(default=None, name="Out split size")
+    group_size: Any = field(default=None, name="Group size")
+    dtype: Any = None
+    group_name: Any = field(default=None, name="Process Group Name")
+    group_description: Any = field(default=None, name="Process Group Description")
+    group_ranks: Any = field(default=None, name="Process Group Ranks")
+    comms_id: Any = field(default=None, name="Comms Id")
+
+
+class OpArgs(CollectiveArgs, gc=False, kw_only=True):
+    """Arguments of ``cpu_op``."""
+
+    external_id: int | None = field(default=None, name="External id")
+    record_function_id: int | None = field(default=None, name="Record function id")
+    sequence_number: int | None = field(default=None, name="Sequence number")
+    fwd_thread_id: int | None = field(default=None, name="Fwd thread id")
+    input_dims: Raw = field(default=EMPTY, name="Input Dims")
+    input_types: Raw = field(default=EMPTY, name="Input type")
+    input_strides: Raw = field(default=EMPTY, name="Input Strides")
+    concrete_inputs: Raw = field(default=EMPTY, name="Concrete Inputs")
+
+
+class LaunchArgs(Struct, gc=False):
+    """Arguments of runtime and driver calls."""
+
+    correlation: int | None = None
+    external_id: int | None = field(default=None, name="External id")
+    kernel: str | None = None
+
+
+class KernelArgs(CollectiveArgs, gc=False, kw_only=True):
+    """Arguments of ``kernel``, ``gpu_memcpy`` and ``gpu_memset``."""
+
+    device: int | None = None
+    stream: int | None = None
+    correlation: int | None = None
+    external_id: int | None = field(default=None, name="External id")
+    bytes: int | None = None
+    grid: list[int] | None = None
+    block: list[int] | None = None
+    registers_per_thread: int | None = field(default=None, name="registers per thread")
+    shared_memory_bytes: int | None = field(default=None, name="shared memory")
+    occupancy_percent: float | None = field(default=None, name="est. achieved occupancy %")
+    graph_node_id: int | None = field(default=None, name="graph node id")
+
+
+class AnnotationArgs(Struct, gc=False):
+    """The two arguments of annotations that are columns of their own."""
+
+    external_id: int | None = field(default=None, name="External id")
+    correlation: int | None = None
+
+
+class MemoryArgs(Struct, gc=False, kw_only=True):
+    """Arguments of the allocator's ``[memory]`` instants."""
+
+    total_reserved: int | None = field(default=None, name="Total Reserved")
+    total_allocated: int | None = field(default=None, name="Total Allocated")
+    bytes: int | None = field(default=None, name="Bytes")
+    device_id: int | None = field(default=None, name="Device Id")
+    device_type: int | None = field(default=None, name="Device Type")
+
+
+# Category as written (lower case) -> kind of row. Everything else that has a length is an annotation.
+# `Operator`, `Runtime`, `Kernel`, `Memcpy`, `Memset` are the names of 2020 and 2021.
+CATEGORIES: dict[str, tuple[str, str]] = {
+    "cpu_op": ("ops", "cpu_op"),
+    "operator": ("ops", "cpu_op"),
+    "python_function": ("frames", "python_function"),
+    "cuda_runtime": ("launches", "cuda_runtime"),
+    "runtime": ("launches", "cuda_runtime"),
+    "xpu_runtime": ("launches", "cuda_runtime"),
+    "mtia_runtime": ("launches", "cuda_runtime"),
+    "privateuse1_runtime": ("launches", "cuda_runtime"),
+    "cuda_driver": ("launches", "cuda_driver"),
+    "xpu_driver": ("launches", "cuda_driver"),
+    "privateuse1_driver": ("launches", "cuda_driver"),
+    "kernel": ("kernels", "kernel"),
+    "gpu_memcpy": ("kernels", "gpu_memcpy"),
+    "memcpy": ("kernels", "gpu_memcpy"),
+    "gpu_memset": ("kernels", "gpu_memset"),
+    "memset": ("kernels", "gpu_memset"),
+}
+
+# Phases that become edges: they are paired once the file is complete.
+EDGES = frozenset("BEbneSTpF")
+INSTANTS = frozenset("iIR")
+FLOWS = frozenset("stf")
+# Defined phases that are neither spans nor samples of the program: objects, profiler samples, dumps, marks, contexts.
+OTHERS = frozenset("NODPvVc(),")
+PHASES = frozenset("XMC") | EDGES | INSTANTS | FLOWS | OTHERS
+
+# Groups of events that are staged together, and the type of their arguments.
+ARGS: dict[str, type[Struct]] = {
+    "ops": OpArgs,
+    "frames": FrameArgs,
+    "launches": LaunchArgs,
+    "kernels": KernelArgs,
+    "annotations": AnnotationArgs,
+    "memory": MemoryArgs,
+}
+
+decode_events = msgspec.json.Decoder(list[Event]).decode
+DECODE_ARGS: dict[str, Callable[[bytes], list[Any]]] = {
+    "ops": msgspec.json.Decoder(list[OpArgs]).decode,
+    "frames": msgspec.json.Decoder(list[FrameArgs]).decode,
+    "launches": msgspec.json.Decoder(list[LaunchArgs]).decode,
+    "kernels": msgspec.json.Decoder(list[KernelArgs]).decode,
+    "annotations": msgspec.json.Decoder(list[AnnotationArgs]).decode,
+    "memory": msgspec.json.Decoder(list[MemoryArgs]).decode,
+    "metadata": msgspec.json.Decoder(list[dict[str, Any]]).decode,
+    "counters": msgspec.json.Decoder(list[dict[str, Any]]).decode,
+}
+
+
+def group_of(phase: str, category: str | None, name: str | None) -> tuple[str, str | None]:
+    """Return the group an event is staged with, and its category in today's spelling."""
+    if phase == "X":
+        return CATEGORIES.get((category or "").lower(), ("annotations", category))
+    if phase in FLOWS:
+        return "flows", category
+    if phase in INSTANTS:
+        return ("memory" if category == "cpu_instant_event" and name == "[memory]" else "instants"), category
+    if phase == "C":
+        return "counters", category
+    if phase == "M":
+        return "metadata", category
+    return ("edges" if phase in EDGES else "others"), category
