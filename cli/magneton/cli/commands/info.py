@@ -27,10 +27,11 @@ def info(
     if as_json:
         output.write_document(document)
     else:
-        _show(document)
+        show(document)
 
 
-def _show(document: dict[str, Any]) -> None:
+def show(document: dict[str, Any]) -> None:
+    """Show for people what ``describe`` says of a recording."""
     from magneton.cli import output
 
     manifest = document["manifest"]
@@ -47,6 +48,7 @@ def _show(document: dict[str, Any]) -> None:
     known = [(k, v) for k, v in facts.items() if v is not None]
     output.show_table(["", ""], known, wrap=[""], title=str(manifest["label"]))
     files = [(f["name"], f.get("role", "primary"), f["size_bytes"]) for f in manifest.get("files", [])]
+    files = [f for f in files if f[1] != "derived"]
     if files:
         output.show_table(["file", "role", "bytes"], files, right=["bytes"])
     if document["tables"] is None:

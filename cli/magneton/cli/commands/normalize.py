@@ -1,0 +1,88 @@
+"""The command ``magneton normalize``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from magneton.cli.console import Verbose, note, working
+
+
+def normalize(
+    traces: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="TRACE", help="Trace files of one job, one per rank, or a folder of them; or a recording."
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Directory to write.", show_default=False)],
+    label: Annotated[
+        str | None,
+        typer.Option("--label", metavar="TEXT", help="What to call the run (default: from the first input)."),
+    ] = None,
+    capture_trace: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--capture-trace",
+            metavar="PATH",
+            help="Trace taken while GPU graphs were captured, or a folder of them; may be repeated.",
+        ),
+    ] = None,
+    no_raw: Annotated[bool, typer.Option("--no-raw", help="Do not copy the traces into the recording.")] = False,
+    force: Annotated[bool, typer.Option("--force", "-f", help="Replace an earlier recording at RUN.")] = False,
+    allow_truncated: Annotated[
+        bool, typer.Option("--allow-truncated", help="Keep what can be read of a file that stops in the middle.")
+    ] = False,
+    max_event_days: Annotated[
+        float, typer.Option(min=0, metavar="DAYS", help="Set events longer than this aside.")
+    ] = 7.0,
+    max_decompressed_gib: Annotated[
+        float, typer.Option(min=0, metavar="GIB", help="Refuse a file that decompresses to more than this.")
+    ] = 64.0,
+    max_ratio: Annotated[
+        float, typer.Option(min=1, metavar="N", help="Refuse a file that decompresses to more than N times its size.")
+    ] = 200.0,
+    memory_limit_mib: Annotated[
+        int, typer.Option(min=64, metavar="MIB", help="Room for staged events before they are spilled to disk.")
+    ] = 256,
+    as_json: Annotated[bool, typer.Option("--json", help="Write what `magneton info --json` says of RUN.")] = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Turn traces into a recording: a directory with Parquet tables, a manifest and the traces themselves.
+
+    The format of a file is found by looking into it, whatever it is called; gzip and zstd are opened on the way. Every event is
+    kept, merged into another row, ignored as empty or set aside with a reason, and the counts are shown. A recording whose tables
+    were deleted is normalised again from the raw files it holds. An earlier recording at RUN is replaced only with
+    --force, and only once the new one is complete.
+    """
+    from magneton.cli import output
+    from magneton.cli.commands.info import show
+    from magneton.flows.normalize import NormalizeOptions
+    from magneton.flows.normalize import normalize as run
+    from magneton.flows.recordings import describe
+    from magneton.schemas.errors import printable
+
+    with working("reading") as bar:
+        task = bar.task_ids[0]
+        options = NormalizeOptions(
+            label=label,
+            keep_raw=not no_raw,
+            overwrite=force,
+            allow_truncated=allow_truncated,
+            max_event_dur_ns=round(max_event_days * 86_400 * 10**9),
+            max_decompressed_bytes=round(max_decompressed_gib * 2**30),
+            max_ratio=max_ratio,
+            memory_limit_mb=memory_limit_mib,
+            progress=lambda what, done, total: bar.update(
+                task, description=printable(what), completed=done, total=total
+            ),
+        )
+        run(traces, out, options, capture_traces=capture_trace or ())
+    document = describe(out)
+    if as_json:
+        output.write_document(document)
+    else:
+        show(document)
+    note(f"written: {out}")

@@ -1,0 +1,115 @@
+"""Traces become a recording; a recording that holds only raw files gets its tables."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+
+from magneton.schemas.errors import ChecksumError, InputFormatError, InputNotFoundError, UnsafeArchiveError, UsageError
+from magneton.schemas.ids import sha256_file
+from magneton.schemas.manifest import MANIFEST_NAME, FileEntry, Manifest, System, read_manifest, write_manifest
+from magneton.transforms import normalize as transform
+from magneton.transforms.normalize import NormalizeOptions
+
+__all__ = ["NormalizeOptions", "normalize"]
+
+
+def normalize(
+    inputs: Sequence[Path],
+    out: Path,
+    options: NormalizeOptions | None = None,
+    *,
+    capture_traces: Sequence[Path] = (),
+    keep_raw: bool | None = None,
+) -> Manifest:
+    """Turn traces of one job, or the raw files of one recording, into a recording with tables.
+
+    What the manifest of a recording says (label, system, workload, devices, clock anchors) is carried over, and its raw
+    files must have the hashes it states.
+
+    Args:
+        inputs: trace files, one per rank, or a folder that holds them; or one recording.
+        out: directory to publish.
+        options: see ``NormalizeOptions``.
+        capture_traces: traces taken while GPU graphs were captured, or a folder of them.
+        keep_raw: copy the inputs into the recording; stands above ``options``.
+
+    Returns:
+        The manifest as written.
+
+    Raises:
+        UsageError: no inputs, or a recording among other inputs.
+        ChecksumError: a raw file of a recording is not the one its manifest states.
+        MagnetonError: an input is refused, or the output may not be replaced.
+    """
+    options = options or NormalizeOptions()
+    if keep_raw is not None:
+        options = dataclasses.replace(options, keep_raw=keep_raw)
+    recorded = [path for path in inputs if (path / MANIFEST_NAME).is_file()]
+    if not recorded:
+        return transform.normalize(inputs, out, options, capture_traces=capture_traces)
+    if len(inputs) > 1:
+        raise UsageError("a recording is normalised by itself", path=recorded[0], remedy="give it alone")
+    return _again(inputs[0], out, options, capture_traces)
+
+
+def _again(recording: Path, out: Path, options: NormalizeOptions, capture_traces: Sequence[Path]) -> Manifest:
+    known = read_manifest(recording)
+    raw = [(entry, _raw_file(recording, entry)) for entry in known.files if entry.role != "derived" and entry.path]
+    if out.exists() and recording.samefile(out):
+        lost = [entry.name for entry, _ in raw if not options.keep_raw or entry.role != "primary"]
+        if lost:
+            raise UsageError(f"would lose {lost[0]}", path=out, remedy="choose another output")
+    kinds = {capture.file: capture.kind for capture in known.captures}
+    traces: dict[str, list[Path]] = {"profile": [], "graph_capture": list(capture_traces)}
+    for entry, path in raw:
+        kind = kinds.get(entry.name, "profile")
+        if entry.role == "primary" and kind in traces:
+            traces[kind].append(path)
+    if not traces["profile"]:
+        raise InputFormatError(
+            "keeps no trace of its own", path=recording, remedy="normalise the trace it was made from"
+        )
+    manifest = transform.normalize(
+        traces["profile"],
+        out,
+        dataclasses.replace(options, label=options.label or known.label),
+        capture_traces=traces["graph_capture"],
+        extra=transform.Extra(workload=known.workload, sensors=known.sensors, notes=known.notes),
+    )
+    _carry_over(known, manifest)
+    write_manifest(out, manifest)
+    return manifest
+
+
+def _raw_file(recording: Path, entry: FileEntry) -> Path:
+    """Return where a file of a recording lies, once it is sure to lie inside and to be the one that is stated."""
+    stated = PurePosixPath(entry.path or "")
+    path = recording / stated
+    if stated.is_absolute() or ".." in stated.parts or not path.resolve().is_relative_to(recording.resolve()):
+        raise UnsafeArchiveError(f"names a file outside of itself: {entry.path}", path=recording / MANIFEST_NAME)
+    if not path.is_file():
+        raise InputNotFoundError("is named by the manifest and not there", path=path)
+    if sha256_file(path) != entry.sha256:
+        raise ChecksumError(
+            "does not have the hash its manifest states", path=path, remedy="copy or unpack the recording again"
+        )
+    return path
+
+
+def _carry_over(known: Manifest, manifest: Manifest) -> None:
+    """Complete a manifest made from traces by what the recorder knew and traces do not say."""
+    manifest.system = System(
+        name=known.system.name or manifest.system.name,
+        versions=dict(sorted((manifest.system.versions | known.system.versions).items())),
+    )
+    listed = {(d.kind, d.index) for d in known.devices}
+    manifest.devices = known.devices + [d for d in manifest.devices if (d.kind, d.index) not in listed]
+    before = {(c.kind, c.rank): c for c in known.captures}
+    for capture in manifest.captures:
+        earlier = before.get((capture.kind, capture.rank))
+        if earlier is not None:
+            capture.anchors = earlier.anchors
+            capture.incomplete = capture.incomplete or earlier.incomplete
+    manifest.incomplete = manifest.incomplete or known.incomplete
