@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.normalized import Normalizer
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -23,3 +24,9 @@ def shared() -> Path:
     if not (path / "traces" / "FACTS.md").is_file():
         pytest.skip(f"no shared recordings at {path} (set MAGNETON_SHARED)")
     return path
+
+
+@pytest.fixture(scope="session")
+def normalized(tmp_path_factory: pytest.TempPathFactory) -> Normalizer:
+    """``normalized(path, ...)`` normalises trace files, each once per session, and returns a ``Run``."""
+    return Normalizer(tmp_path_factory.mktemp("normalized"))

@@ -10,9 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from magneton.transforms.flows import fold_repeats, write_flows
-from magneton.transforms.host import HostPass, NextIds
+from magneton.transforms.grow import IdMap
+from magneton.transforms.host import HostPass, NextIds, Placed
 from magneton.transforms.link import DevicePass
-from magneton.transforms.out import RunWriter, Texts, threads
+from magneton.transforms.out import RunWriter, Texts, sizes, threads
 from magneton.transforms.staging import NONE, Stage
 from magneton.transforms.steps import Steps
 from magneton.transforms.windows import windows
@@ -43,6 +44,7 @@ def write_capture(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], next
     host.flows.bind_kernels(stage, next_ids.kernels)
     DevicePass(stage, writer, keys, next_ids, host.ops, host.launches, host.flows.launches()).run()
     next_ids.take("flows", write_flows(host.flows, stage, writer, keys, next_ids.flows))
+    _write_uses(stage, writer, keys, host.ops)
     _write_counters(stage, writer, keys)
     _write_quarantine(stage, writer, keys)
     if stage.n_quarantined:
@@ -73,6 +75,25 @@ def _write_steps(steps: Steps, stage: Stage, writer: RunWriter, keys: Mapping[st
             for column in ("index", "context_requests", "context_tokens", "generation_requests", "generation_tokens")
         },
     )
+
+
+def _write_uses(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], ops: Placed) -> None:
+    """Write the tensors of operators, which name their operator by its record function id."""
+    op_of = IdMap()
+    numbers = ops["record_function"]
+    op_of.set(numbers, ops.first + np.arange(len(numbers), dtype=np.int64))
+    texts = stage.pool.arrow()
+    numeric = ("position", "element", "tensor_id", "storage_id", "storage_offset", "numel", "itemsize")
+    for rows in stage.batches("uses", order="record_function_id, direction, position, element"):
+        writer.write(
+            "uses",
+            len(rows["position"]),
+            keys,
+            {"op_id": op_of.get(rows["record_function_id"])}
+            | {c: rows[c] for c in numeric}
+            | {c: Texts(rows[c], texts) for c in ("direction", "device", "dtype")}
+            | {c: sizes(rows[c], stage.pool) for c in ("dims", "strides")},
+        )
 
 
 def _write_counters(stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) -> None:

@@ -81,7 +81,7 @@ class HostPass:
     """Nests, places and writes the host side of one capture.
 
     Attributes:
-        ops: external_id, process, module, call, step of every operator.
+        ops: external_id, process, module, call, step of every operator; record_function where tensors refer to it.
         launches: correlation, process, ts, op, module, call, step, graph, expects of every launch.
         flows: what the ends of flow arrows lie in.
     """
@@ -241,6 +241,8 @@ class HostPass:
             call=call,
             module=np.full_like(call, NONE),
         )
+        if stage.n_rows["uses"]:
+            self.ops.append(record_function=rows["record_function_id"])
         call = self._inherit(ident, parent, forward)
         module = self.modules.of_calls(call)
         self.ops["module"][ident - self.ops.first] = module

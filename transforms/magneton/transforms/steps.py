@@ -8,7 +8,7 @@ describe the same iterations):
   ``execute_new_1_cached_0``. One with no request at all closes the run and is no step.
 * ``sglang``: ``step[EXTEND bs=1 toks=16]``, ``step[DECODE bs=1]``; a decode step makes one token per request.
 * ``profiler``: ``ProfilerStep#12``.
-* ``step_num``: annotations with a ``step_num`` argument.
+* ``step_num``: annotations with a ``step_num`` argument, or of which the format says the number of the step.
 """
 
 from __future__ import annotations
@@ -164,14 +164,14 @@ def _find(stage: Stage, first_id: int) -> list[Step]:
     marks: dict[tuple[int, int], Mark | None] = {}
     rows: list[tuple[Mark, int, int, int, int]] = []
     for batch in stage.batches("annotations"):
-        columns = [batch[c].tolist() for c in ("name", "args", "kind", "category", "track", "ts_ns", "dur_ns")]
-        for name, args, kind, category, track, ts, dur in zip(*columns, strict=True):
+        columns = [batch[c].tolist() for c in ("name", "args", "kind", "category", "step", "track", "ts_ns", "dur_ns")]
+        for name, args, kind, category, stated, track, ts, dur in zip(*columns, strict=True):
             if kind != slice_code or name < 0 or pool[category] == _DEVICE_SIDE:
                 continue
             key = (name, args)
             if key not in marks:
                 marks[key] = parse(pool[name] or "", pool[args])
-            mark = marks[key]
+            mark = marks[key] if stated == NONE else Mark("profiler_step", "step_num", index=stated)
             if mark is not None:
                 rows.append((mark, name, track, ts, dur))
     found = {mark.dialect for mark, *_ in rows}
