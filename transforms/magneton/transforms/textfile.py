@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
-import zstandard
-
-from magneton.schemas.errors import InputFormatError, InputNotFoundError, LimitExceededError
+from magneton.schemas.errors import LimitExceededError
+from magneton.transforms.inputs import TraceInput
+from magneton.transforms.sources import Limits
 
 MAX_BYTES = 4 << 30
+MAX_DOCUMENT_BYTES = 1 << 30
 MAX_LINE = 1 << 20
-_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 
 
-class _Counted(io.RawIOBase):
-    """A decompressed stream that ends quietly where a compressed one was cut, and stops at a limit."""
+class _Stream(io.RawIOBase):
+    """A binary stream over blocks of bytes."""
 
-    def __init__(self, stream: IO[bytes], path: Path, limit: int) -> None:
-        self._stream = stream
-        self._path = path
-        self._left = limit
-        self.truncated = False
-        self.any = False
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._rest = b""
 
     def readable(self) -> bool:
         """Say that this stream can be read."""
@@ -34,21 +28,12 @@ class _Counted(io.RawIOBase):
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]
         """Fill ``buffer`` with what comes next; 0 at the end."""
-        if self.truncated:
-            return 0
-        try:
-            data = self._stream.read1(len(buffer))  # type: ignore[attr-defined]
-        except (EOFError, zlib.error, gzip.BadGzipFile, zstandard.ZstdError) as error:
-            if not self.any:
-                raise InputFormatError(f"cannot be decompressed: {error}", path=self._path) from error
-            self.truncated = True
-            return 0
-        self.any = self.any or bool(data)
-        self._left -= len(data)
-        if self._left < 0:
-            raise LimitExceededError("is larger than the limit for a text file", path=self._path)
-        buffer[: len(data)] = data
-        return len(data)
+        if not self._rest:
+            self._rest = next(self._blocks, b"")
+        part = self._rest[: len(buffer)]
+        self._rest = self._rest[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
 
 
 class TextFile:
@@ -58,6 +43,7 @@ class TextFile:
         encoding: encoding found from the byte order mark, or from the pattern of zero bytes.
         final_newline: whether the last line read ended with a newline (set once the iteration is over).
         truncated: whether a compressed stream ended in the middle (set once the iteration is over).
+        garbage: bytes after the end of the compressed stream, left out (set once the iteration is over).
         replaced: lines with bytes that do not belong to the encoding; replaced by U+FFFD.
     """
 
@@ -67,6 +53,7 @@ class TextFile:
         self.encoding = "utf-8-sig"
         self.final_newline = True
         self.truncated = False
+        self.garbage = 0
         self.replaced = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -74,70 +61,47 @@ class TextFile:
 
         Raises:
             InputNotFoundError: the file cannot be opened.
-            InputFormatError: compressed data cannot be read at all.
+            InputFormatError: compressed data that is damaged.
             LimitExceededError: the file, or one line of it, is larger than the limit.
         """
         self.final_newline, self.replaced = True, 0
+        source = TraceInput(self.path, Limits(max_decompressed_bytes=self.max_bytes, allow_truncated=True))
+        blocks = source.blocks()
         try:
-            with self.path.open("rb") as raw, _decompressed(raw) as stream:
-                counted = _Counted(stream, self.path, self.max_bytes)
-                buffered = io.BufferedReader(counted, 1 << 16)
-                self.encoding = _encoding(buffered.peek(4096)[:4096])
-                with io.TextIOWrapper(buffered, encoding=self.encoding, errors="replace") as text:
-                    while line := text.readline(MAX_LINE):
-                        self.final_newline = line.endswith("\n")
-                        if not self.final_newline and len(line) >= MAX_LINE:
-                            raise LimitExceededError("has a line of more than 1 MiB", path=self.path)
-                        self.replaced += "\ufffd" in line
-                        yield line[:-1] if self.final_newline else line
-                self.truncated = counted.truncated
-        except OSError as error:
-            raise InputNotFoundError(f"cannot be read: {error.strerror or error}", path=self.path) from error
+            buffered = io.BufferedReader(_Stream(blocks), 1 << 16)
+            self.encoding = _encoding(buffered.peek(4096)[:4096])
+            with io.TextIOWrapper(buffered, encoding=self.encoding, errors="replace") as text:
+                while line := text.readline(MAX_LINE):
+                    self.final_newline = line.endswith("\n")
+                    if not self.final_newline and len(line) >= MAX_LINE:
+                        raise LimitExceededError("has a line of more than 1 MiB", path=self.path)
+                    self.replaced += "\ufffd" in line
+                    yield line[:-1] if self.final_newline else line
+        finally:
+            blocks.close()  # type: ignore[attr-defined]
+            self.truncated, self.garbage = source.truncated, source.garbage
 
 
-def head(path: Path, size: int = 1 << 16) -> str:
-    """Return the beginning of a text file (``size`` bytes once decompressed), for telling formats apart.
+def head(path: Path) -> str:
+    """Return the beginning of a text file (64 KiB once decompressed), for telling formats apart.
 
     Raises:
         InputNotFoundError: the file cannot be opened.
-        InputFormatError: compressed data cannot be read at all.
+        InputFormatError: compressed data that is damaged.
     """
-    try:
-        with path.open("rb") as raw, _decompressed(raw) as stream:
-            start = io.BufferedReader(_Counted(stream, path, MAX_BYTES), size).read(size)
-    except OSError as error:
-        raise InputNotFoundError(f"cannot be read: {error.strerror or error}", path=path) from error
-    text = start.decode(_encoding(start), "replace")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    start = TraceInput(path, Limits(allow_truncated=True)).head()
+    return start.decode(_encoding(start), "replace").replace("\r\n", "\n").replace("\r", "\n")
 
 
-def read_bytes(path: Path, *, max_bytes: int = 1 << 30) -> bytes:
+def read_bytes(path: Path, *, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes:
     """Return a whole file, decompressed.
 
     Raises:
         InputNotFoundError: the file cannot be opened.
-        InputFormatError: compressed data that cannot be read, or is cut off.
+        InputFormatError: compressed data that is damaged or cut off.
         LimitExceededError: larger than ``max_bytes`` once decompressed.
     """
-    try:
-        with path.open("rb") as raw, _decompressed(raw) as stream:
-            counted = _Counted(stream, path, max_bytes)
-            data = io.BufferedReader(counted, 1 << 20).read()
-    except OSError as error:
-        raise InputNotFoundError(f"cannot be read: {error.strerror or error}", path=path) from error
-    if counted.truncated:
-        raise InputFormatError("is compressed and cut off", path=path)
-    return data
-
-
-def _decompressed(raw: IO[bytes]) -> IO[bytes]:
-    magic = raw.read(4)
-    raw.seek(0)
-    if magic.startswith(_GZIP):
-        return gzip.GzipFile(fileobj=raw)  # type: ignore[return-value]
-    if magic.startswith(_ZSTD):
-        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True)
-    return raw
+    return b"".join(TraceInput(path, Limits(max_decompressed_bytes=max_bytes)).blocks())
 
 
 def _encoding(start: bytes) -> str:

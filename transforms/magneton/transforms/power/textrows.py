@@ -46,6 +46,8 @@ class TextRows:
             yield from self._one(*held, last=True)
         report.encoding = self._text.encoding.removesuffix("-sig")
         report.truncated = report.truncated or self._text.truncated
+        if self._text.garbage:
+            self._builder.warn("trailing_garbage", "bytes after the end of the compressed stream", self._text.garbage)
         if self._text.replaced:
             self._builder.warn("invalid_utf8", "lines with bytes that are not text", self._text.replaced)
 
