@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -36,12 +37,13 @@ def show(document: dict[str, Any]) -> None:
 
     manifest = document["manifest"]
     workload = {k: v for k, v in manifest.get("workload", {}).items() if not isinstance(v, dict)}
+    devices = Counter(d.get("name") or "unnamed" for d in manifest.get("devices", []))
     facts = {
         "run id": manifest["run_id"],
         "directory": document["directory"],
         "recorded by": manifest.get("tool"),
         "system": manifest.get("system", {}).get("name"),
-        "devices": ", ".join(str(d.get("name")) for d in manifest.get("devices", [])) or None,
+        "devices": ", ".join(f"{n} x {name}" if n > 1 else str(name) for name, n in devices.items()) or None,
         "workload": ", ".join(f"{k} {v}" for k, v in workload.items()) or None,
         "incomplete": "yes: totals are lower bounds" if manifest.get("incomplete") else None,
     }
