@@ -32,7 +32,7 @@ class _Run:
             {"step_id": 2},
         ]
 
-    def replay(self, launch_id: int, names: list[str], *, step: int = 1, rank: int = 0, **columns: Any) -> None:
+    def replay(self, launch_id: int | None, names: list[str], *, step: int = 1, rank: int = 0, **columns: Any) -> None:
         for name in names:
             at = len(self.kernels) * 10
             self.kernels.append(
@@ -59,7 +59,7 @@ class _Run:
                 "tid": "1",
             }
             if api == "hipLaunchKernel":
-                row |= {"kernel_name": names[len(ids)], "expects_device_activity": True}
+                row |= {"kernel_name": names[len(ids)], "expects_device_activity": False}
                 row |= {"op_id": number + 1000, "module_id": 7, "module_call": 70}
                 ids.append(number)
             self.launches.append(row)
@@ -163,3 +163,11 @@ def test_node_numbers_order_kernels_of_parallel_streams() -> None:
         row["graph_node_id"] = 40 + number
     run.kernels[2]["ts_ns"], run.kernels[3]["ts_ns"] = run.kernels[3]["ts_ns"], run.kernels[2]["ts_ns"]
     assert run.place()[0]["capture_launch_id"] == calls
+
+
+def test_a_replay_whose_launch_lies_before_the_recording_is_placed() -> None:
+    run = _Run()
+    calls = run.capture("capture", PASS)
+    for launch in (4, 5):
+        run.replay(None, PASS, correlation=launch)
+    assert run.place()[0]["capture_launch_id"] == calls * 2

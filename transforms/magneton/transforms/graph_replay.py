@@ -15,15 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.transforms.kernel_names import MEMCPY, MEMSET, UNNAMED, agreement
+from magneton.transforms.launch_names import capture_step
 from magneton.transforms.repeats import Repeats, find_repeats
 from magneton.transforms.sequence_align import align
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
-
-BEGIN_CAPTURE = ("cudaStreamBeginCapture", "cuStreamBeginCapture", "hipStreamBeginCapture")
-END_CAPTURE = ("cudaStreamEndCapture", "cuStreamEndCapture", "hipStreamEndCapture")
 
 # A captured graph explains a replay only if it names at least this share of its kernels.
 _MIN_MATCHED = 0.5
@@ -73,11 +71,12 @@ def captured_graphs(api: Sequence[str], thread: Sequence[str], wanted: Bools) ->
     capturing: dict[str, list[int]] = {}
     begun = False
     for i, (name, where) in enumerate(zip(api, thread, strict=True)):
-        if name.startswith(BEGIN_CAPTURE):
+        change = capture_step(name)
+        if change > 0:
             begun = True
             capturing[where] = []
             graphs.append(capturing[where])
-        elif name.startswith(END_CAPTURE):
+        elif change < 0:
             capturing.pop(where, None)
         elif where in capturing and wanted[i]:
             capturing[where].append(i)

@@ -36,6 +36,7 @@ from magneton.transforms.host import NextIds
 from magneton.transforms.inputs import TraceInput
 from magneton.transforms.out import RunWriter
 from magneton.transforms.ranks import assign_ranks
+from magneton.transforms.replay_files import place_replays_in
 from magneton.transforms.sources import Limits, Source, find_source
 from magneton.transforms.staging import Pool, Stage
 
@@ -248,6 +249,7 @@ def _write_tables(
             if name not in RUN_TABLES:
                 raise KeyError(f"there is no table {name}")
             writer.write_table(name, table.append_column("run_id", pa.repeat(run, table.num_rows)))
+    place_replays_in(directory)
 
 
 def _describe(manifest: Manifest, files: Sequence[CaptureFile]) -> None:

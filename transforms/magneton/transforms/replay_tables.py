@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 
 from magneton.transforms.graph_replay import captured_graphs, label_blocks, place_by_capture
 from magneton.transforms.kernel_names import activity_token, launch_token
+from magneton.transforms.launch_names import leaves_activity
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 GRAPH_CAPTURE = "graph_capture"
 KERNEL_COLUMNS = (
-    "kernel_id", "capture", "rank", "name", "category", "ts_ns", "dur_ns", "device", "launch_id", "op_id", "link",
-    "module_id", "module_call", "step_id", "graph_launch", "graph_node_id",
+    "kernel_id", "capture", "rank", "name", "category", "ts_ns", "dur_ns", "device", "launch_id", "correlation",
+    "op_id", "link",    "module_id", "module_call", "step_id", "graph_launch", "graph_node_id",
 )  # fmt: skip
 LAUNCH_COLUMNS = (
-    "launch_id", "capture", "rank", "name", "pid", "tid", "ts_ns", "kernel_name", "expects_device_activity", "op_id",
+    "launch_id", "capture", "rank", "name", "pid", "tid", "ts_ns", "kernel_name", "op_id",
     "module_id", "module_call",
 )  # fmt: skip
 CHANGED_COLUMNS = ("op_id", "link", "module_id", "module_call", "capture_launch_id", "layer", "layer_position")
@@ -70,8 +71,8 @@ def place_replays(
         none, those of other ranks serve, as all ranks capture the same program.
     """
     recorded = {(c, r) for c, r, kind in _rows(captures, "capture", "rank", "kind") if kind == GRAPH_CAPTURE}
-    replayed = pc.fill_null(kernels.column("graph_launch"), False).to_numpy().astype(bool)
-    replayed &= _numbers(kernels, "launch_id") >= 0
+    replay = _replays(kernels)
+    replayed = replay >= 0
     if not replayed.any():
         return {}, []
     changed = _Changed(kernels)
@@ -80,10 +81,11 @@ def place_replays(
         mine = rows[replayed[rows]]
         if (capture, rank) in recorded or not len(mine):
             continue
-        _label_layers(kernels, rows, replayed, changed)
+        _label_layers(kernels, rows, replay, changed)
         sources = {s for s in recorded if s[1] == rank} or recorded
         if sources:
-            _place(kernels, mine, _captured(launches, annotations, kernels, sources), launches, steps, changed)
+            graphs = _captured(launches, annotations, kernels, sources)
+            _place(kernels, mine, replay, graphs, launches, steps, changed)
         warned += _warnings(kernels, mine, changed, capture, rank, sorted({name for name, _ in sources}))
     return changed.columns(), warned
 
@@ -108,10 +110,33 @@ def _rows(table: pa.Table, *names: str) -> list[tuple[Any, ...]]:
     return list(zip(*(table.column(name).to_pylist() for name in names), strict=True))
 
 
+def _texts(table: pa.Table, name: str) -> list[str]:
+    """Return a column of text as a list in which equal texts are one object."""
+    coded = table.column(name).combine_chunks()
+    if not pa.types.is_dictionary(coded.type):
+        coded = coded.dictionary_encode()
+    values = coded.dictionary.to_pylist()
+    return [values[code] for code in coded.indices.to_pylist()]
+
+
 def _numbers(table: pa.Table, name: str) -> Ints:
     """Return an integer column, -1 for NULL."""
     values: Ints = pc.fill_null(table.column(name), -1).to_numpy().astype(np.int64)
     return values
+
+
+def _replays(kernels: pa.Table) -> Ints:
+    """Return for each activity a number of the graph launch it belongs to, -1 for none.
+
+    The launch is known by its row or, where it lies before the recording, by its correlation id.
+    """
+    replayed = pc.fill_null(kernels.column("graph_launch"), False).to_numpy().astype(bool)
+    launch, correlation = _numbers(kernels, "launch_id"), _numbers(kernels, "correlation")
+    keys = np.stack([launch, np.where(launch < 0, correlation, -1)], axis=1)
+    replayed &= keys.max(axis=1) >= 0
+    replay = np.full(len(kernels), -1, dtype=np.int64)
+    replay[replayed] = np.unique(keys[replayed], axis=0, return_inverse=True)[1].reshape(-1)
+    return replay
 
 
 def _by_capture(table: pa.Table) -> list[tuple[str, int | None, Ints]]:
@@ -124,15 +149,14 @@ def _by_capture(table: pa.Table) -> list[tuple[str, int | None, Ints]]:
     return [(table["capture"][int(g[0])].as_py(), table["rank"][int(g[0])].as_py(), g) for g in groups]
 
 
-def _label_layers(kernels: pa.Table, rows: Ints, replayed: Bools, changed: _Changed) -> None:
+def _label_layers(kernels: pa.Table, rows: Ints, replay: Ints, changed: _Changed) -> None:
     """Number the layers on each device of one capture."""
     device = _numbers(kernels, "device")[rows]
-    launch = np.where(replayed, _numbers(kernels, "launch_id"), -1)
     step = _numbers(kernels, "step_id")
-    for number in np.unique(device[replayed[rows]]).tolist():
+    names = _texts(kernels, "name")
+    for number in np.unique(device[replay[rows] >= 0]).tolist():
         members = rows[device == number]
-        names = kernels.column("name").take(members).to_pylist()
-        layer, position = label_blocks(names, launch[members], step[members])
+        layer, position = label_blocks([names[i] for i in members.tolist()], replay[members], step[members])
         changed.ids["layer"][members] = layer
         changed.ids["layer_position"][members] = position
 
@@ -152,13 +176,13 @@ def _captured(
         if (capture, rank) not in sources:
             continue
         calls = launches.take(rows)
-        wanted = pc.fill_null(calls.column("expects_device_activity"), False).to_numpy().astype(bool)
+        api = calls.column("name").to_pylist()
         # What ran while the trace was taken was launched, not captured.
-        wanted &= ~np.isin(_numbers(calls, "launch_id"), ran)
+        wanted = np.fromiter(map(leaves_activity, api), bool, len(api)) & ~np.isin(_numbers(calls, "launch_id"), ran)
         tokens = [launch_token(api, kernel) for api, kernel in _rows(calls, "name", "kernel_name")]
         threads = [f"{pid} {tid}" for pid, tid in _rows(calls, "pid", "tid")]
         start = _numbers(calls, "ts_ns")
-        for graph in captured_graphs(calls.column("name").to_pylist(), threads, wanted):
+        for graph in captured_graphs(api, threads, wanted):
             at = int(start[graph[0]])
             found.calls.append(rows[graph])
             found.names.append([tokens[i] for i in graph.tolist()])
@@ -168,25 +192,31 @@ def _captured(
 
 
 def _place(
-    kernels: pa.Table, mine: Ints, graphs: _Graphs, launches: pa.Table, steps: pa.Table, changed: _Changed
+    kernels: pa.Table,
+    mine: Ints,
+    replay: Ints,
+    graphs: _Graphs,
+    launches: pa.Table,
+    steps: pa.Table,
+    changed: _Changed,
 ) -> None:
     """Place the replayed kernels ``mine`` of one capture, given in order of time."""
-    launch = _numbers(kernels, "launch_id")[mine]
+    number = replay[mine]
     step = _numbers(kernels, "step_id")[mine]
     node = _numbers(kernels, "graph_node_id")[mine]
     replays: list[Ints] = []
-    order = np.argsort(launch, kind="stable")
-    for members in np.split(order, np.flatnonzero(np.diff(launch[order])) + 1):
+    order = np.argsort(number, kind="stable")
+    for members in np.split(order, np.flatnonzero(np.diff(number[order])) + 1):
         # Nodes are numbered as they were captured; kernels of parallel streams start in another order.
         known = node[members]
         by_node = known.min() >= 0 and len(np.unique(known)) == len(known)
         replays.append(members[np.argsort(known, kind="stable")] if by_node else members)
     replays.sort(key=lambda members: int(members.min()))
 
-    names, categories = (kernels.column(c).take(mine).to_pylist() for c in ("name", "category"))
+    names, categories = (_texts(kernels.select([c]).take(mine), c) for c in ("name", "category"))
     needed = {
-        number: None if context is None and generation is None else (context or 0) + (generation or 0)
-        for number, context, generation in _rows(steps, "step_id", "context_tokens", "generation_tokens")
+        step_id: None if context is None and generation is None else (context or 0) + (generation or 0)
+        for step_id, context, generation in _rows(steps, "step_id", "context_tokens", "generation_tokens")
     }
     of_replay = [int(step[members[0]]) for members in replays]
     placement = place_by_capture(
@@ -194,7 +224,7 @@ def _place(
         [[activity_token(categories[i], names[i]) for i in members.tolist()] for members in replays],
         group=of_replay,
         size=graphs.size,
-        needed=[needed.get(number) for number in of_replay],
+        needed=[needed.get(step_id) for step_id in of_replay],
     )
     source = {name: _numbers(launches, name) for name in ("launch_id", "op_id", "module_id", "module_call")}
     for segment, partner, members in zip(placement.segment.tolist(), placement.partner, replays, strict=True):
