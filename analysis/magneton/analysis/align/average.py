@@ -34,9 +34,8 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
     """
     by_time = sorted(range(len(steps)), key=lambda i: (steps[i].tree.device_ns, i))
     template = steps[by_time[(len(steps) - 1) // 2]].tree
-    weight = 1.0 / (len(steps) * unit)
     leaves = template.leaves()
-    mean = {leaf: Work() for leaf in leaves}
+    total = {leaf: Work() for leaf in leaves}
     members: dict[Node, list[int]] = {leaf: [] for leaf in leaves}
     extra: dict[tuple[int, str | None], Node] = {}
     for step in steps:
@@ -44,11 +43,12 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
             target = leaf
             if target is None:
                 target = extra.setdefault((source.strict, source.module), _copy(source))
-                mean.setdefault(target, Work())
+                total.setdefault(target, Work())
                 members.setdefault(target, [])
-            mean[target].add(source.work or Work(), weight)
+            total[target].add(source.work or Work())
             if source.ident is not None:
                 members[target].append(source.ident)
+    mean = {leaf: work.divided(len(steps) * unit) for leaf, work in total.items()}
     tree = _rebuilt(template, mean, members)
     for node in extra.values():
         node.work, node.members = mean[node], members[node]
@@ -60,7 +60,7 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
         [s.tree.device_ns / unit for s in steps],
         [sum(leaf.work.kernel_ns for leaf in s.tree.leaves() if leaf.work) / unit for s in steps],
         [s.host_ns / unit for s in steps if s.host_ns is not None],
-        sum(s.overhead_ns for s in steps) * weight,
+        sum(s.overhead_ns for s in steps) / (len(steps) * unit),
     )
 
 

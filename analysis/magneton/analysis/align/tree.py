@@ -85,17 +85,30 @@ class Work:
     n_calls: float = 0.0
     class_ns: dict[str, float] = field(default_factory=dict)
 
-    def add(self, other: Work, weight: float = 1.0) -> None:
-        """Add another piece of work, scaled."""
-        self.kernel_ns += weight * other.kernel_ns
-        self.share_ns += weight * other.share_ns
-        self.transfer_ns += weight * other.transfer_ns
-        self.transfer_bytes += weight * other.transfer_bytes
-        self.n_kernels += weight * other.n_kernels
-        self.n_transfers += weight * other.n_transfers
-        self.n_calls += weight * other.n_calls
+    def add(self, other: Work) -> None:
+        """Add another piece of work."""
+        self.kernel_ns += other.kernel_ns
+        self.share_ns += other.share_ns
+        self.transfer_ns += other.transfer_ns
+        self.transfer_bytes += other.transfer_bytes
+        self.n_kernels += other.n_kernels
+        self.n_transfers += other.n_transfers
+        self.n_calls += other.n_calls
         for name, value in other.class_ns.items():
-            self.class_ns[name] = self.class_ns.get(name, 0.0) + weight * value
+            self.class_ns[name] = self.class_ns.get(name, 0.0) + value
+
+    def divided(self, by: float) -> Work:
+        """Return the work divided by a number (dividing sums once keeps equal means equal)."""
+        return Work(
+            self.kernel_ns / by,
+            self.share_ns / by,
+            self.transfer_ns / by,
+            self.transfer_bytes / by,
+            self.n_kernels / by,
+            self.n_transfers / by,
+            self.n_calls / by,
+            {name: value / by for name, value in self.class_ns.items()},
+        )
 
     @property
     def device_ns(self) -> float:

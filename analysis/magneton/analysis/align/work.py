@@ -277,6 +277,8 @@ def _insert_kernels(
         share[mask] = equal_share(start[mask], start[mask] + length[mask])
     inventory.busy_ns = float(share.sum())
     inventory.span_ns = float((start + length).max() - start.min())
+    # A trace of the device alone: every kernel stands for itself, in order.
+    device_only = kernels.column("launch_id").null_count == kernels.column("op_id").null_count == kernels.num_rows
     for index, row in enumerate(kernels.to_pylist()):
         duration = float(row["dur_ns"] or 0)
         is_kernel = row["category"] == "kernel"
@@ -286,7 +288,7 @@ def _insert_kernels(
             inventory.n_kernels += 1
             inventory.kernel_ns += duration
         launch = row["launch_id"]
-        if launch is None and row["op_id"] is None:
+        if launch is None and row["op_id"] is None and not device_only:
             inventory.n_without_launch += 1
             inventory.without_launch_ns += duration
             continue
@@ -300,8 +302,10 @@ def _insert_kernels(
             node = builder.node_for_op(step, row["op_id"], order)
         else:
             inventory.n_launch_without_op += 1
-            key = ~index if row["graph_launch"] else launch
-            name = f"{launched[1]}: {short_kernel_name(row['name'])}"
+            key = ~index if row["graph_launch"] or launch is None else launch
+            name = short_kernel_name(row["name"])
+            if launch is not None:
+                name = f"{launched[1]}: {name}"
             path = builder.module_path(row["module_id"])
             node = builder.node_for_launch(step, key, name, row["module_call"], path, order)
             node.ident = launch
