@@ -172,6 +172,18 @@ def test_a_reader_that_goes_away_is_no_error(small: Path) -> None:
         assert process.stderr.read() == b""
 
 
+@pytest.mark.parametrize(
+    "words", [["tables"], ["tables", "ops"], ["--help"], ["sql", "RUN", "FROM range(90000)", "--rows=0"]]
+)
+def test_a_pipe_that_was_closed_before_is_no_error(small: Path, words: list[str]) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "magneton.cli", *(str(small) if w == "RUN" else w for w in words)]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, timeout=60)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (errors.EXIT_PIPE_CLOSED, b"")
+
+
 def test_a_query_is_interrupted_at_once(small: Path) -> None:
     command = [sys.executable, "-m", "magneton.cli", "sql", str(small), "FROM range(1000000000000)", "--json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

@@ -39,6 +39,13 @@ class _Group(TyperGroup):
         except BrokenPipeError as error:
             raise _PipeClosedError from error
 
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:
+        """Read the words of the command line; help and version are written here."""
+        try:
+            return super().make_context(*args, **kwargs)
+        except BrokenPipeError as error:
+            raise _PipeClosedError from error
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the commands as registered."""
         return list(self.commands)

@@ -162,10 +162,18 @@ def _shown(value: Any) -> Text:
     return Text(printable(value if isinstance(value, str) else _text(value)))
 
 
+class _Stdout(Console):
+    """A console that lets a closed pipe be seen; rich would leave with exit code 1."""
+
+    def on_broken_pipe(self) -> None:
+        """Hand on the error."""
+        raise BrokenPipeError
+
+
 def stdout_console() -> Console:
     """Return a console on stdout; when that is no terminal, wide enough that nothing is cut."""
-    console = Console(highlight=False)
-    return console if console.is_terminal else Console(highlight=False, width=1_000_000)
+    console = _Stdout(highlight=False)
+    return console if console.is_terminal else _Stdout(highlight=False, width=1_000_000)
 
 
 def show_table(
@@ -200,7 +208,7 @@ def show_table(
 
 def show_text(text: str) -> None:
     """Show a paragraph of ours below a table, wrapped to the terminal."""
-    console = Console(highlight=False)
+    console = _Stdout(highlight=False)
     console.print()
     console.print(Text(text), soft_wrap=not console.is_terminal)
 
