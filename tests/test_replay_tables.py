@@ -114,15 +114,26 @@ def test_a_run_without_replays_is_left_alone() -> None:
     assert run.place() == ({}, [])
 
 
-def test_a_kernel_keeps_the_operator_it_has() -> None:
+def test_operators_of_single_kernels_stay() -> None:
+    run = _Run()
+    run.replay(90, PASS, module_id=4, link="external_id")
+    for number, row in enumerate(run.kernels[:-1]):
+        row["op_id"] = 3 + number
+    calls = run.capture("capture", PASS)
+    columns, _ = run.place()
+    assert columns["op_id"] == [*range(3, 3 + len(PASS) - 1), calls[-1] + 1000]
+    assert columns["module_id"] == [*[4] * (len(PASS) - 1), 7]
+    assert columns["link"] == [*["external_id"] * (len(PASS) - 1), "capture"]
+    assert columns["capture_launch_id"] == calls
+
+
+def test_an_operator_around_the_whole_replay_gives_way() -> None:
     run = _Run()
     run.replay(90, PASS, op_id=3, module_id=4, link="external_id")
     calls = run.capture("capture", PASS)
     columns, _ = run.place()
-    assert set(columns["op_id"]) == {3}
-    assert set(columns["module_id"]) == {4}
-    assert set(columns["link"]) == {"external_id"}
-    assert columns["capture_launch_id"] == calls
+    assert columns["op_id"] == [number + 1000 for number in calls]
+    assert set(columns["link"]) == {"capture"}
 
 
 def test_calls_that_ran_while_capturing_are_no_part_of_the_graph() -> None:

@@ -66,9 +66,10 @@ def place_replays(
         annotations: ``capture``, ``rank``, ``name``, ``ts_ns`` and ``dur_ns`` of the run's annotations (as launches).
 
     Returns:
-        ``CHANGED_COLUMNS`` in the order of ``kernels`` (empty where no graph was replayed), and what to warn of. A
-        kernel that has an operator keeps it. A graph capture of the kernels' own rank is preferred; where there is
-        none, those of other ranks serve, as all ranks capture the same program.
+        ``CHANGED_COLUMNS`` in the order of ``kernels`` (empty where no graph was replayed), and what to warn of. Where
+        kernels of a replay have operators of their own, these stay; an operator around the whole replay gives way to
+        the captured ones. A graph capture of the kernels' own rank is preferred; where there is none, those of other
+        ranks serve, as all ranks capture the same program.
     """
     recorded = {(c, r) for c, r, kind in _rows(captures, "capture", "rank", "kind") if kind == GRAPH_CAPTURE}
     replay = _replays(kernels)
@@ -233,7 +234,10 @@ def _place(
         placed = mine[members[partner >= 0]]
         calls = graphs.calls[segment][partner[partner >= 0]]
         changed.ids["capture_launch_id"][placed] = source["launch_id"][calls]
-        gains = (changed.ids["op_id"][placed] < 0) & (source["op_id"][calls] >= 0)
+        # One operator for the whole replay is only what surrounds its launch; operators of single kernels are kept.
+        known = np.unique(changed.ids["op_id"][mine[members]])
+        coarse = len(known[known >= 0]) <= 1
+        gains = (source["op_id"][calls] >= 0) & (coarse | (changed.ids["op_id"][placed] < 0))
         for name in ("op_id", "module_id", "module_call"):
             changed.ids[name][placed[gains]] = source[name][calls[gains]]
         for i in placed[gains].tolist():
