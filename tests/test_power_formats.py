@@ -365,7 +365,10 @@ def test_the_clock_must_be_known_and_not_contradicted(tmp_path):
     with pytest.raises(ClockAlignmentError, match="--clock"):
         read_power(write(tmp_path, text))
     log = read_power(write(tmp_path, text), PowerOptions(clock="boottime", offset_ns=7))
-    assert log.table.to_pylist()[0]["clock"] == "boottime" and log.table["ts_ns"].to_pylist() == [5007]
+    assert log.table.to_pylist()[0]["clock"] == "boottime" and log.table["ts_ns"].to_pylist() == [5000]
+    assert [t["ts_ns"].to_pylist() for t in rebase(log, 10)] == [[4997]]
+    with pytest.raises(UsageError, match="both"):
+        rebase(log, 10, anchors_from_readings([{"realtime_ns": 0, "boottime_ns": 0}]))
     with pytest.raises(UsageError, match="realtime"):
         read_power(write(tmp_path, HEADER + "0,realtime,gpu,a,power,1,W\n"), PowerOptions(clock="monotonic"))
     with pytest.raises(UsageError, match="clock"):

@@ -70,6 +70,7 @@ WARNING_CODES: dict[str, str] = {
     "possible_multiple_wraps": "an energy counter may have wrapped more than once between two samples: a lower bound",
     "power_edge": "the window reaches beyond the first or last sample; nothing is extrapolated",
     "power_gap": "samples are further apart than the allowed gap inside the window; that time is not measured",
+    "power_outside_trace": "a power log and the trace do not overlap in time",
     "power_rows_dropped": "sensor readings were set aside; see the quarantine table",
     "power_window_unknown": "how long the power field averages is not known",
     "rank_unknown": "the input names no rank; 0 is used",

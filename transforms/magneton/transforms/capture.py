@@ -18,7 +18,7 @@ from magneton.transforms.staging import NONE, Stage
 from magneton.transforms.steps import Steps
 from magneton.transforms.windows import windows
 
-_EVENTS = ("ops", "launches", "kernels", "frames", "annotations", "counters")
+EVENTS = ("ops", "launches", "kernels", "frames", "annotations", "counters")
 
 
 def write_capture(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], next_ids: NextIds, kind: str) -> None:
@@ -32,8 +32,8 @@ def write_capture(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], next
         kind: kind of capture.
     """
     stage.flush()
-    first, last = stage.span(_EVENTS)
-    if not any(stage.n_rows[k] for k in _EVENTS):
+    first, last = stage.span(EVENTS)
+    if not any(stage.n_rows[k] for k in EVENTS):
         stage.warn("no_events", "the input holds no events")
     fold_repeats(stage)
     steps = Steps(stage, next_ids.steps)

@@ -31,10 +31,11 @@ from magneton.schemas.manifest import (
     write_manifest,
 )
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.transforms.capture import write_capture
+from magneton.transforms.capture import EVENTS, write_capture
 from magneton.transforms.host import NextIds
 from magneton.transforms.inputs import TraceInput
 from magneton.transforms.out import RunWriter
+from magneton.transforms.power.join import PowerInput, TraceSpan, write_power
 from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.replay_files import place_replays_in
 from magneton.transforms.sources import Limits, Source, find_source
@@ -84,6 +85,7 @@ class Extra:
 
     Attributes:
         tables: rows by table, without ``run_id`` (it is filled in); other missing columns are NULL.
+        power: power logs; each becomes a capture. Their files need not be listed again.
         workload: what is known of the work done; replaces the manifest's.
         files: files it came from; they enter the run id and are kept below ``raw/extra``.
         sensors: descriptions of sensors for the manifest.
@@ -91,10 +93,15 @@ class Extra:
     """
 
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
+    power: Sequence[PowerInput] = ()
     workload: Workload | None = None
     files: Sequence[Path] = ()
     sensors: Sequence[dict[str, Any]] = ()
     notes: Sequence[str] = ()
+
+    def all_files(self) -> list[Path]:
+        """Return every file that is not a trace."""
+        return [*(item.path for item in self.power), *self.files]
 
 
 @dataclass
@@ -179,7 +186,7 @@ def normalize(
                 _read(file, Stage(connection, index, pool, file.source.FORMAT, file.path.name), limits, options)
             of_several = len(inputs) > 1 or any(p.is_dir() for p in inputs)
             assign_ranks(files, of_several=of_several)
-            hashes = [f.sha256 for f in files] + [sha256_file(p) for p in extra.files]
+            hashes = [f.sha256 for f in files] + [sha256_file(p) for p in extra.all_files()]
             run = run_id(hashes)
             manifest = Manifest(
                 run_id=run,
@@ -187,14 +194,16 @@ def normalize(
                 tool=f"magneton {_version()}",
                 created_unix_ns=time.time_ns(),
                 workload=extra.workload or Workload(),
-                sensors=list(extra.sensors),
+                sensors=[*extra.sensors, *(item.sensor() for item in extra.power)],
                 notes=notes,
             )
-            _write_tables(directory / "tables", files, extra, run, options)
+            power = _write_tables(directory / "tables", files, extra, run, options)
         finally:
             connection.close()
             shutil.rmtree(work, ignore_errors=True)
         _describe(manifest, files)
+        manifest.captures += power
+        manifest.incomplete = manifest.incomplete or any(c.incomplete for c in power)
         manifest.files = _keep(directory, files, extra, hashes, options)
         write_manifest(directory, manifest)
     return manifest
@@ -235,9 +244,11 @@ def _read(file: CaptureFile, stage: Stage, limits: Limits, options: NormalizeOpt
 
 def _write_tables(
     directory: Path, files: Sequence[CaptureFile], extra: Extra, run: str, options: NormalizeOptions
-) -> None:
+) -> list[Capture]:
+    """Write all tables; return the captures that are not traces."""
     next_ids = NextIds()
     ordered = sorted(files, key=lambda f: (f.kind != PROFILE, f.name, f.rank))
+    spans = [_span(f.stage) for f in ordered if f.stage is not None and f.kind == PROFILE] if extra.power else []
     with RunWriter(directory, run) as writer:
         for done, file in enumerate(ordered):
             if options.progress is not None:
@@ -245,11 +256,17 @@ def _write_tables(
             if file.stage is not None:
                 keys = {"capture": file.name, "rank": file.rank, "repeat": None, "input_id": None}
                 write_capture(file.stage, writer, keys, next_ids, file.kind)
+        power = write_power(extra.power, spans, writer)
         for name, table in extra.tables.items():
             if name not in RUN_TABLES:
                 raise KeyError(f"there is no table {name}")
             writer.write_table(name, table.append_column("run_id", pa.repeat(run, table.num_rows)))
     place_replays_in(directory)
+    return power
+
+
+def _span(stage: Stage) -> TraceSpan:
+    return TraceSpan(stage.info.base_unix_ns, *stage.span(EVENTS))
 
 
 def _describe(manifest: Manifest, files: Sequence[CaptureFile]) -> None:
@@ -294,7 +311,10 @@ def _keep(
 ) -> list[FileEntry]:
     """Copy the inputs if wanted, and list all files of the recording."""
     places = [(f.path, Path("raw") / f.name / f"rank{f.rank}") for f in files]
-    places += [(p, Path("raw") / "extra") for p in extra.files]
+    # Files of one name from several folders stay apart.
+    others = extra.all_files()
+    names = [p.name for p in others]
+    places += [(p, Path("raw") / "extra" / (f"{i}" if names.count(p.name) > 1 else "")) for i, p in enumerate(others)]
     entries = []
     for (path, folder), digest in zip(places, hashes, strict=True):
         kept = None

@@ -87,10 +87,8 @@ class LogBuilder:
         """
         if ts_ns is None:
             ts_ns = self.options.at_unix_ns
-        if isinstance(ts_ns, int):
-            ts_ns += self.options.offset_ns
-            if not INT64_MIN < ts_ns <= INT64_MAX:
-                ts_ns = "ts_out_of_range"
+        if isinstance(ts_ns, int) and not INT64_MIN < ts_ns <= INT64_MAX:
+            ts_ns = "ts_out_of_range"
         if isinstance(ts_ns, str) or not cells:
             return self.drop(position, ts_ns if isinstance(ts_ns, str) else "row_malformed", raw)
         self._count_devices(cells)

@@ -20,14 +20,15 @@ class PowerOptions:
     Attributes:
         clock: clock of the time stamps, where the file does not say (``realtime``, ``monotonic``, ``boottime``).
         tz: zone of local times.
-        offset_ns: nanoseconds added to every time stamp.
+        offset_ns: nanoseconds to add to a time stamp to get Unix time: the correction of a wall clock, or what ties
+            another clock to it. Applied when the log joins a recording (``registry.rebase``).
         at_unix_ns: Unix time of a snapshot that has no time stamps of its own.
         date_order: ``mdy`` or ``dmy`` for dates that may be either.
     """
 
     clock: str | None = None
     tz: str | None = None
-    offset_ns: int = 0
+    offset_ns: int | None = None
     at_unix_ns: int | None = None
     date_order: str | None = None
 
@@ -87,7 +88,7 @@ class PowerReport(msgspec.Struct):
     time_zone_source: str | None = None
     date_order: str | None = None
     date_order_source: str | None = None
-    offset_ns: int = 0
+    offset_ns: int | None = None
     encoding: str | None = None
     truncated: bool = False
     notes: list[str] = []

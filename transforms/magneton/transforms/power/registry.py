@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from magneton.schemas.clocks import INT64_MAX, INT64_MIN, REALTIME, clock_map
-from magneton.schemas.errors import ClockAlignmentError, InputFormatError, InputNotFoundError
+from magneton.schemas.clocks import INT64_MAX, INT64_MIN, REALTIME, ClockMap, clock_map
+from magneton.schemas.errors import ClockAlignmentError, InputFormatError, InputNotFoundError, UsageError
 from magneton.schemas.manifest import ClockAnchor
 from magneton.transforms.power import (
     amd_smi,
@@ -78,9 +78,10 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
     Args:
         log: the log.
         base_unix_ns: Unix time of ``ts_ns = 0`` of the capture.
-        anchors: what ties ``monotonic`` or ``boottime`` to the wall clock.
+        anchors: what ties ``monotonic`` or ``boottime`` to the wall clock, unless the log was read with an offset.
 
     Raises:
+        UsageError: another clock than the wall clock was given both an offset and anchors.
         ClockAlignmentError: the capture has no absolute time, no anchor ties the log's clock to the wall clock, or the
             time stamps lie too far from those of the capture. Raised before anything is yielded.
     """
@@ -93,11 +94,19 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
             remedy="record with a newer profiler",
         )
     given = list(anchors)
+    offset = log.report.offset_ns
     stamps = readings.ts_ns.copy()
     of_series = np.array([s.clock for s in readings.series], dtype=object)
-    for clock in {s.clock for s in readings.series} - {None, REALTIME}:
+    for clock in {s.clock or REALTIME for s in readings.series}:
         chosen = np.isin(readings.code, np.flatnonzero(of_series == clock)) & known
-        stamps[chosen] = clock_map(given, clock or REALTIME).convert_array(stamps[chosen])
+        if offset is not None:
+            if clock != REALTIME and any(a.clock == clock for a in given):
+                raise UsageError(f"has both an offset and anchors for {clock}", path=log.report.file, remedy="give one")
+            # An offset is one anchor; for the wall clock itself, it is one of a clock that is wrong by as much.
+            convert = ClockMap([[(0, offset)]])
+        else:
+            convert = clock_map(given, clock)
+        stamps[chosen] = convert.convert_array(stamps[chosen])
     base = base_unix_ns or 0
     timed = stamps[known]
     if len(timed) and (int(timed.min()) - base <= INT64_MIN or int(timed.max()) - base > INT64_MAX):
