@@ -6,13 +6,16 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from magneton.flows.extras import ExtraFiles, read_extras
 from magneton.schemas.errors import ChecksumError, InputFormatError, InputNotFoundError, UnsafeArchiveError, UsageError
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.manifest import MANIFEST_NAME, FileEntry, Manifest, System, read_manifest, write_manifest
 from magneton.transforms import normalize as transform
 from magneton.transforms.normalize import NormalizeOptions
+from magneton.transforms.power.join import ENTRY_KIND, KIND, PowerInput, open_power, options_of
+from magneton.transforms.power.registry import find_format
 
-__all__ = ["NormalizeOptions", "normalize"]
+__all__ = ["ExtraFiles", "NormalizeOptions", "normalize"]
 
 
 def normalize(
@@ -22,6 +25,7 @@ def normalize(
     *,
     capture_traces: Sequence[Path] = (),
     keep_raw: bool | None = None,
+    extras: ExtraFiles | None = None,
 ) -> Manifest:
     """Turn traces of one job, or the raw files of one recording, into a recording with tables.
 
@@ -34,6 +38,7 @@ def normalize(
         options: see ``NormalizeOptions``.
         capture_traces: traces taken while GPU graphs were captured, or a folder of them.
         keep_raw: copy the inputs into the recording; stands above ``options``.
+        extras: power logs and benchmark results that join the recording.
 
     Returns:
         The manifest as written.
@@ -44,17 +49,20 @@ def normalize(
         MagnetonError: an input is refused, or the output may not be replaced.
     """
     options = options or NormalizeOptions()
+    extras = extras or ExtraFiles()
     if keep_raw is not None:
         options = dataclasses.replace(options, keep_raw=keep_raw)
     recorded = [path for path in inputs if (path / MANIFEST_NAME).is_file()]
     if not recorded:
-        return transform.normalize(inputs, out, options, capture_traces=capture_traces)
+        return transform.normalize(inputs, out, options, capture_traces=capture_traces, extra=read_extras(extras))
     if len(inputs) > 1:
         raise UsageError("a recording is normalised by itself", path=recorded[0], remedy="give it alone")
-    return _again(inputs[0], out, options, capture_traces)
+    return _again(inputs[0], out, options, capture_traces, extras)
 
 
-def _again(recording: Path, out: Path, options: NormalizeOptions, capture_traces: Sequence[Path]) -> Manifest:
+def _again(
+    recording: Path, out: Path, options: NormalizeOptions, capture_traces: Sequence[Path], extras: ExtraFiles
+) -> Manifest:
     known = read_manifest(recording)
     raw = [(entry, _raw_file(recording, entry)) for entry in known.files if entry.role != "derived" and entry.path]
     if out.exists() and recording.samefile(out):
@@ -63,9 +71,12 @@ def _again(recording: Path, out: Path, options: NormalizeOptions, capture_traces
             raise UsageError(f"would lose {lost[0]}", path=out, remedy="choose another output")
     kinds = {capture.file: capture.kind for capture in known.captures}
     traces: dict[str, list[Path]] = {"profile": [], "graph_capture": list(capture_traces)}
+    power = _power_again(known, raw)
+    logs = {item.path for item in power}
+    others = [path for entry, path in raw if _is_extra(entry) and path not in logs]
     for entry, path in raw:
         kind = kinds.get(entry.name, "profile")
-        if entry.role == "primary" and kind in traces:
+        if entry.role == "primary" and kind in traces and path not in logs and path not in others:
             traces[kind].append(path)
     if not traces["profile"]:
         raise InputFormatError(
@@ -76,11 +87,37 @@ def _again(recording: Path, out: Path, options: NormalizeOptions, capture_traces
         out,
         dataclasses.replace(options, label=options.label or known.label),
         capture_traces=traces["graph_capture"],
-        extra=transform.Extra(workload=known.workload, sensors=known.sensors, notes=known.notes),
+        extra=read_extras(
+            extras,
+            {
+                "power": power,
+                "workload": known.workload,
+                "files": others,
+                "sensors": [s for s in known.sensors if s.get("kind") != ENTRY_KIND],
+                "notes": known.notes,
+            },
+        ),
     )
     _carry_over(known, manifest)
     write_manifest(out, manifest)
     return manifest
+
+
+def _is_extra(entry: FileEntry) -> bool:
+    """Say whether a raw file was given beside the traces."""
+    return PurePosixPath(entry.path or "").parts[:2] == ("raw", "extra")
+
+
+def _power_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list[PowerInput]:
+    """Read the power logs of a recording once more, the way they were read."""
+    inputs = []
+    unread = [(entry, path) for entry, path in raw if entry.role == "primary"]
+    for capture in known.captures:
+        found = next((pair for pair in unread if pair[0].name == capture.file), None)
+        if capture.kind == KIND and found is not None and find_format(found[1]) is not None:
+            unread.remove(found)
+            inputs.append(open_power(found[1], options_of(known.sensors, capture.file), capture.anchors))
+    return inputs
 
 
 def _raw_file(recording: Path, entry: FileEntry) -> Path:
@@ -106,7 +143,7 @@ def _carry_over(known: Manifest, manifest: Manifest) -> None:
     )
     listed = {(d.kind, d.index) for d in known.devices}
     manifest.devices = known.devices + [d for d in manifest.devices if (d.kind, d.index) not in listed]
-    before = {(c.kind, c.rank): c for c in known.captures}
+    before = {(c.kind, c.rank): c for c in known.captures if c.kind != KIND}
     for capture in manifest.captures:
         earlier = before.get((capture.kind, capture.rank))
         if earlier is not None:

@@ -30,6 +30,48 @@ def normalize(
             help="Trace taken while GPU graphs were captured, or a folder of them; may be repeated.",
         ),
     ] = None,
+    power: Annotated[
+        list[Path] | None,
+        typer.Option("--power", metavar="FILE", help="Power log that joins the recording; may be repeated."),
+    ] = None,
+    clock: Annotated[
+        str | None,
+        typer.Option(
+            "--clock",
+            metavar="CLOCK",
+            help="Clock of the power log, where it does not say: realtime, monotonic or boottime.",
+        ),
+    ] = None,
+    offset: Annotated[
+        str | None,
+        typer.Option(
+            "--offset",
+            metavar="TIME",
+            help="What to add to a time of the power log to get Unix time: seconds, or with a unit (250ms, -3us, 7ns).",
+        ),
+    ] = None,
+    tz: Annotated[
+        str | None,
+        typer.Option("--tz", metavar="ZONE", help="Zone of local times: UTC, +02:00, Europe/London ..."),
+    ] = None,
+    anchors: Annotated[
+        Path | None,
+        typer.Option(
+            "--anchors", metavar="FILE", help="JSON of clock anchors that tie other clocks to the wall clock."
+        ),
+    ] = None,
+    date_order: Annotated[
+        str | None,
+        typer.Option("--date-order", metavar="ORDER", help="mdy or dmy, for dates that may be either."),
+    ] = None,
+    bench: Annotated[
+        Path | None,
+        typer.Option("--bench", metavar="FILE", help="Result of a serving benchmark: requests, tokens, duration."),
+    ] = None,
+    bench_index: Annotated[
+        int | None,
+        typer.Option("--bench-index", metavar="N", help="Which of several results in it, from 0 (default: the last)."),
+    ] = None,
     no_raw: Annotated[bool, typer.Option("--no-raw", help="Do not copy the traces into the recording.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an earlier recording at RUN.")] = False,
     allow_truncated: Annotated[
@@ -59,11 +101,17 @@ def normalize(
     """
     from magneton.cli import output
     from magneton.cli.commands.info import show
+    from magneton.flows.extras import ExtraFiles, parse_offset
     from magneton.flows.normalize import NormalizeOptions
     from magneton.flows.normalize import normalize as run
     from magneton.flows.recordings import describe
     from magneton.schemas.errors import printable
+    from magneton.transforms.power.log import PowerOptions
 
+    reading = PowerOptions(
+        clock=clock, tz=tz, offset_ns=None if offset is None else parse_offset(offset), date_order=date_order
+    )
+    extras = ExtraFiles(power or (), bench, reading, anchors, bench_index)
     with working("reading") as bar:
         task = bar.task_ids[0]
         options = NormalizeOptions(
@@ -79,7 +127,7 @@ def normalize(
                 task, description=printable(what), completed=done, total=total
             ),
         )
-        run(traces, out, options, capture_traces=capture_trace or ())
+        run(traces, out, options, capture_traces=capture_trace or (), extras=extras)
     document = describe(out)
     if as_json:
         output.write_document(document)

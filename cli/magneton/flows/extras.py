@@ -1,0 +1,115 @@
+"""Files beside the traces: power logs and results of serving benchmarks, read for a recording."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from magneton.schemas.clocks import anchors_from_readings
+from magneton.schemas.errors import InputFormatError, InputNotFoundError, UsageError
+from magneton.schemas.manifest import ClockAnchor, Workload
+from magneton.transforms.bench.registry import read_bench
+from magneton.transforms.bench.result import BenchOptions
+from magneton.transforms.exact import time_ns
+from magneton.transforms.normalize import Extra
+from magneton.transforms.power.join import open_power
+from magneton.transforms.power.log import PowerOptions
+
+
+@dataclass(frozen=True)
+class ExtraFiles:
+    """Files beside the traces, and how to read them.
+
+    Attributes:
+        power: power logs.
+        bench: result of a serving benchmark.
+        options: clock, zone and so on of the power logs; zone and date order hold for the benchmark too.
+        anchors: JSON file of clock anchors: ``{"clock_anchors": [{"realtime_ns": .., "boottime_ns": ..}, ..]}`` or the list
+            alone.
+        bench_index: which of several results in one file (from 0; negative counts from the end).
+    """
+
+    power: Sequence[Path] = ()
+    bench: Path | None = None
+    options: PowerOptions = field(default_factory=PowerOptions)
+    anchors: Path | None = None
+    bench_index: int | None = None
+
+
+_UNITS = (("ns", 0), ("us", 3), ("µs", 3), ("ms", 6), ("s", 9), ("", 9))
+
+
+def parse_offset(text: str) -> int:
+    """Return an offset written as seconds, or with a unit, in ns.
+
+    Raises:
+        UsageError: not a number with an optional unit.
+    """
+    unit, exponent = next(pair for pair in _UNITS if text.endswith(pair[0]))
+    value = time_ns(text.removesuffix(unit), exponent)
+    if isinstance(value, str):
+        raise UsageError(f"{text[:40]!r} is no offset", remedy="give seconds, or a unit: 1.5, 250ms, -3us, 7ns")
+    return value
+
+
+def read_anchors(path: Path) -> tuple[ClockAnchor, ...]:
+    """Return the clock anchors in a JSON file.
+
+    Raises:
+        InputNotFoundError: the file cannot be opened.
+        InputFormatError: no anchors in it.
+        ClockAlignmentError: an anchor without ``realtime_ns``, or one that is not in whole nanoseconds.
+    """
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except OSError as error:
+        raise InputNotFoundError(f"cannot be opened: {error.strerror}", path=path) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InputFormatError(f"is not JSON: {error}", path=path) from error
+    readings = document.get("clock_anchors") if isinstance(document, dict) else document
+    if not isinstance(readings, list) or not readings or not all(isinstance(r, dict) for r in readings):
+        raise InputFormatError("holds no list of clock anchors", path=path)
+    return tuple(anchors_from_readings(readings))
+
+
+def read_extras(files: ExtraFiles, known: Mapping[str, Any] | None = None) -> Extra:
+    """Read the files beside the traces.
+
+    Args:
+        files: which, and how.
+        known: fields of ``Extra`` that are already known (of a recording that is normalised again).
+
+    Raises:
+        MagnetonError: a file is refused.
+    """
+    anchors = () if files.anchors is None else read_anchors(files.anchors)
+    power = [open_power(path, files.options, anchors) for path in files.power]
+    fields = {"power": (), "workload": None, "files": (), "notes": (), "tables": {}} | dict(known or {})
+    fields["power"] = [*fields["power"], *power]
+    if files.bench is None:
+        return Extra(**fields)
+    options = BenchOptions(files.bench_index, anchors, files.options.tz, files.options.date_order)
+    result = read_bench(files.bench, options)
+    if result.window_unix_ns is not None:
+        result.workload.details["window_unix_ns"] = list(result.window_unix_ns)
+    fields["workload"] = _merged(fields["workload"], result.workload)
+    fields["files"] = [*fields["files"], files.bench]
+    if result.warnings:
+        rows = [{"code": code, "count": count, "message": message} for code, count, message in result.warnings]
+        fields["tables"] = {"warnings": pa.Table.from_pylist(rows)} | fields["tables"]
+    return Extra(**fields)
+
+
+def _merged(known: Workload | None, found: Workload) -> Workload:
+    """Return a workload in which the benchmark's word stands and what it does not say is kept."""
+    if known is None:
+        return found
+    merged = {
+        f: getattr(found, f) if getattr(found, f) is not None else getattr(known, f) for f in Workload.__struct_fields__
+    }
+    return Workload(**merged | {"details": known.details | found.details})
