@@ -46,7 +46,8 @@ from numpy.typing import NDArray
 
 NONE = -(2**63)
 NO_TEXT = -1
-FLUSH_ROWS = 120_000
+FLUSH_ROWS = 122_880
+BATCH_ROWS = 122_880
 MAX_RAW = 2_000
 
 _EVENT = {"name": "text", "track": "track", "ts_ns": "int", "dur_ns": "int"}
@@ -317,16 +318,17 @@ class Stage:
             self._flush(kind)
 
     def batches(
-        self, kind: str, *, order: str | None = "ts_ns", columns: Sequence[str] | None = None, rows: int = 122_880
+        self, kind: str, *, order: str | None = "ts_ns", columns: Sequence[str] | None = None
     ) -> Iterator[dict[str, NDArray[Any]]]:
         """Yield the rows of a kind as columns in the inner form, ordered by one integer column."""
         names = list(KINDS[kind] if columns is None else columns)
         if kind not in self._created:
             return
         query = f"SELECT {', '.join(names)} FROM {self._table(kind)}" + (f" ORDER BY {order}" if order else "")
-        reader: Any = self._connection.cursor().sql(query).to_arrow_reader(rows)
-        for batch in reader:
-            if batch.num_rows:
+        reader: Any = self._connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS)
+        for whole in reader:
+            for start in range(0, whole.num_rows, BATCH_ROWS):
+                batch = whole.slice(start, BATCH_ROWS)
                 yield {n: _column(batch.column(i), KINDS[kind][n]) for i, n in enumerate(names)}
 
     def column(self, kind: str, name: str) -> NDArray[Any]:

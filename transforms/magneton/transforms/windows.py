@@ -81,17 +81,16 @@ def ends(rows: Rows, stage: Stage) -> Ints:
     return end
 
 
-def windows(stage: Stage, kinds: Sequence[str], rows: int = 122_880, *, whole: bool = False) -> Iterator[Window]:
+def windows(stage: Stage, kinds: Sequence[str], *, whole: bool = False) -> Iterator[Window]:
     """Yield the events of several kinds, window by window.
 
     Args:
         stage: the events.
         kinds: which of them; the order is that of rule 3.
-        rows: size of a batch.
         whole: make one window of everything.
     """
     stage.flush()
-    cursors = {kind: _Cursor(stage, kind, rows) for kind in kinds}
+    cursors = {kind: _Cursor(stage, kind) for kind in kinds}
     while whole and any([c.grow() for c in cursors.values() if not c.exhausted]):  # noqa: C419  (grow all of them)
         pass
     while True:
@@ -114,8 +113,8 @@ def windows(stage: Stage, kinds: Sequence[str], rows: int = 122_880, *, whole: b
 
 
 class _Cursor:
-    def __init__(self, stage: Stage, kind: str, rows: int) -> None:
-        self._batches = stage.batches(kind, rows=rows)
+    def __init__(self, stage: Stage, kind: str) -> None:
+        self._batches = stage.batches(kind)
         self._columns = {name: np.empty(0, np.int64) for name in KINDS[kind]}
         self.exhausted = False
 
