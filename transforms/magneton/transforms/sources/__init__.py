@@ -27,7 +27,15 @@ from magneton.schemas.errors import InputFormatError
 from magneton.transforms.staging import Stage
 
 # Modules of this package that are sources, in the order in which they are asked.
-SOURCES: list[str] = ["kineto"]
+SOURCES: list[str] = [
+    "xplane",
+    "sqlite",
+    "onnxruntime",
+    "chakra",
+    "jax_trace",
+    "tensorflow_timeline",
+    "kineto",
+]
 
 HEAD_BYTES = 64 << 10
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from magneton.transforms.json_events import NOT_FINITE
 from magneton.transforms.staging import Stage
 
 # Kind (see ``staging.KINDS``) and columns.
@@ -97,8 +98,12 @@ def hand_over(rows: Iterable[Row], notes: Notes, stage: Stage) -> None:
     for kind, columns in rows:
         if kind == "quarantine":
             stage.quarantine(columns["reason"], columns["position"], columns["raw"])
-        else:
-            stage.add_row(kind, **columns)
+            continue
+        flow = columns.get("flow")
+        if isinstance(flow, str):
+            number = int64(flow)
+            columns["flow"] = stage.wide_id(flow) if number is None else number
+        stage.add_row(kind, **columns)
     stage.count(kept=notes.n_kept, merged=notes.n_merged, ignored=notes.n_ignored)
     for code, (count, message) in notes.warnings.items():
         stage.warn(code, message, count)
@@ -115,9 +120,13 @@ def round_to_ns(ps: int) -> int:
 def json_text(value: Any) -> str:
     """Return a value as compact JSON; what JSON cannot hold is written as its text."""
     try:
-        return msgspec.json.encode(value, enc_hook=str).decode()
+        return msgspec.json.encode(value, enc_hook=_encode).decode()
     except (TypeError, ValueError, UnicodeError, msgspec.MsgspecError, RecursionError):
         return repr(value).encode("utf-8", "replace").decode()
+
+
+def _encode(value: Any) -> Any:
+    return None if value is NOT_FINITE else str(value)
 
 
 def attributes(**values: Any) -> str | None:

@@ -1,0 +1,135 @@
+"""ONNX Runtime profiles (``SessionOptions.enable_profiling``).
+
+A top-level list; integer microseconds since the start of the session, which the file does not tell (the program can ask
+``get_profiling_start_time_ns()``). A node has a row ``<node>_kernel_time``; versions before 1.11 put fences before and
+after it, which are waiting, not work. Sizes are text. With a GPU, device activities (`Kernel`) and HIP calls (`Api`)
+follow the node that caused them. The writer stops silently at a number of events (a million unless set).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from magneton.transforms.sources import Input, Limits
+from magneton.transforms.sources.chrome_event import ChromeEvent, Elements, other_rows, usable
+from magneton.transforms.sources.rows import Notes, Row, attributes, hand_over, int64, json_text
+from magneton.transforms.staging import Stage
+
+FORMAT = "onnxruntime"
+
+_CATEGORY = re.compile(rb'"cat"\s*:\s*"(?:Session|Node|Kernel|Api)"')
+_SNIFF_BYTES = 4096
+_WORK = "_kernel_time"
+_RUN = "model_run"
+_MAX_EVENTS = 1_000_000
+_SIZES = ("activation_size", "parameter_size", "output_size")
+
+
+def sniff(head: bytes, path: Path) -> bool:
+    """Tell whether a file's first bytes are those of a list whose events are of a session's categories."""
+    return head.lstrip()[:1] == b"[" and _CATEGORY.search(head[:_SNIFF_BYTES]) is not None
+
+
+def read(source: Input, stage: Stage, limits: Limits) -> None:
+    """Stage the events of a file.
+
+    Raises:
+        InputFormatError: it is not JSON, or has no event list.
+        TruncatedInputError: it stops in the middle.
+        LimitExceededError: it, or one event, is larger than the limits allow.
+    """
+    notes = Notes(max_dur_ns=limits.max_event_dur_ns)
+    hand_over(decode(Elements(source, limits, notes), notes), notes, stage)
+
+
+def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]:
+    """Yield the rows of a profile and fill ``notes``.
+
+    Args:
+        events: starts a pass over the elements of the list, as their JSON text.
+        notes: filled on the way.
+    """
+    notes.framework = "onnxruntime"
+    notes.clock = "session"
+    with_devices = any(b'"Kernel"' in raw or b'"Api"' in raw for raw in events())
+    node: dict[str, Any] = {}
+    runs = 0
+    for event in usable(events(), notes):
+        if not isinstance(event, ChromeEvent):
+            yield event
+            continue
+        if event.phase != "X":
+            yield from other_rows(event)
+            continue
+        common = {"name": event.name, "ts_ns": event.ts_ns, "dur_ns": event.dur_ns, "pid": event.pid, "tid": event.tid}
+        if event.category == "Node" and event.name.endswith(_WORK):
+            identity = event.position if with_devices else None
+            yield "ops", {**common, **_operator(event), "external_id": identity}
+            node = {**common, "external_id": identity}
+        elif event.category == "Kernel":
+            # its own process is -1: it belongs to that of its node
+            yield (
+                "kernels",
+                {**common, **_kernel(event), "pid": node.get("pid"), "external_id": node.get("external_id")},
+            )
+        elif event.category == "Api":
+            yield "launches", {**common, "category": "cuda_runtime", "external_id": node.get("external_id")}
+        else:
+            step = None
+            if event.category == "Session" and event.name == _RUN:
+                step, runs = runs, runs + 1
+            args = json_text(event.args) if event.args else None
+            kept = {"category": event.category, "kind": "slice", "args": args, "step": step}
+            yield "annotations", {**common, **kept}
+    if notes.n_raw >= _MAX_EVENTS and not runs:
+        notes.warn("maybe_incomplete", "the profiler stops at a number of events, and no run has ended")
+
+
+def _operator(event: ChromeEvent) -> dict[str, Any]:
+    args = event.args
+    types, dims = _tensors(args.get("input_type_shape"))
+    output_types, output_dims = _tensors(args.get("output_type_shape"))
+    return {
+        "name": str(args.get("op_name") or event.name),
+        "input_types": None if types is None else json_text(types),
+        "input_dims": None if dims is None else json_text(dims),
+        "attributes": attributes(
+            node=event.name.removesuffix(_WORK),
+            node_index=int64(args.get("node_index")),
+            provider=args.get("provider"),
+            output_types=output_types,
+            output_dims=output_dims,
+            **{f"{size}_bytes".replace("_size", ""): int64(args.get(size)) for size in _SIZES},
+        ),
+    }
+
+
+def _tensors(listed: Any) -> tuple[list[str] | None, list[Any] | None]:
+    """Return types and shapes of `[{"float": [1, 2]}, ...]`."""
+    if not isinstance(listed, list):
+        return None, None
+    pairs = [next(iter(entry.items())) for entry in listed if isinstance(entry, dict) and entry]
+    return [str(name) for name, _ in pairs], [shape for _, shape in pairs]
+
+
+def _kernel(event: ChromeEvent) -> dict[str, Any]:
+    args = event.args
+    moved = event.name.lower()
+    kinds = {"memcpy": "gpu_memcpy", "memset": "gpu_memset"}
+    return {
+        "category": next((kind for word, kind in kinds.items() if word in moved), "kernel"),
+        "stream": int64(args.get("stream")),
+        "grid": _triple(args, "grid"),
+        "block": _triple(args, "block"),
+        "bytes": int64(args.get("size")),
+        "attributes": attributes(op_name=args.get("op_name")),
+    }
+
+
+def _triple(args: dict[str, Any], name: str) -> list[int] | None:
+    found = [int64(args.get(f"{name}_{axis}")) for axis in "xyz"]
+    known = [n for n in found if n is not None]
+    return known if len(known) == len(found) else None
