@@ -63,8 +63,8 @@ def gather(
         reverse=True,
     )
     # An operator that the fused side has left over just as often has its partner there, not inside the fused call.
-    left_own = Counter(leaf.name for leaf in own if leaf in free)
-    left_other = Counter(leaf.name for leaf in other if leaf in free)
+    left_own = Counter(leaf.token for leaf in own if leaf in free)
+    left_other = Counter(leaf.token for leaf in other if leaf in free)
     kept = {name for name, count in left_other.items() if left_own[name] >= count}
     found: list[Fused] = []
     for count, negative, leaf in fused:
@@ -72,7 +72,7 @@ def gather(
         place = _place(own, partner, -negative)
         if place is None:
             continue
-        candidates = {part for part in free if part.backward == leaf.backward and part.name not in kept}
+        candidates = {part for part in free if part.backward == leaf.backward and part.token not in kept}
         parts = _outwards(other, candidates, place, sizes, MAX_RATIO * count, similarity)
         if parts:
             shared = {size for part in parts for size in similarity.profile(part).sizes} & sizes

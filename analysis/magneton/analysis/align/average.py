@@ -37,6 +37,7 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
     leaves = template.leaves()
     total = {leaf: Work() for leaf in leaves}
     members: dict[Node, list[int]] = {leaf: [] for leaf in leaves}
+    inner: dict[Node, list[Node | None]] = {}
     extra: dict[tuple[int, str | None], Node] = {}
     for step in steps:
         for leaf, source in _assigned(template, step.tree):
@@ -46,10 +47,12 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
                 total.setdefault(target, Work())
                 members.setdefault(target, [])
             total[target].add(source.work or Work())
+            inner.setdefault(target, []).append(source.inner)
             if source.ident is not None:
                 members[target].append(source.ident)
     mean = {leaf: work.divided(len(steps) * unit) for leaf, work in total.items()}
-    tree = _rebuilt(template, mean, members)
+    graphs = {leaf: _average_graph(found, len(steps), unit) for leaf, found in inner.items()}
+    tree = _rebuilt(template, mean, members, graphs)
     for node in extra.values():
         node.work, node.members = mean[node], members[node]
         tree.children.append(node)
@@ -69,7 +72,7 @@ def _assigned(template: Node, tree: Node) -> list[tuple[Node | None, Node]]:
     if tree is template or tree.strict == template.strict:
         return list(zip(template.leaves(), tree.leaves(), strict=True))
     result: list[tuple[Node | None, Node]] = []
-    for found in Matcher().match(template, tree):
+    for found in Matcher(look_inside=False).match(template, tree):
         for index, source in enumerate(found.b):
             result.append((found.a[min(index, len(found.a) - 1)] if found.a else None, source))
     return result
@@ -77,18 +80,43 @@ def _assigned(template: Node, tree: Node) -> list[tuple[Node | None, Node]]:
 
 def _copy(source: Node) -> Node:
     return Node(
-        source.kind, source.name, source.ident, source.order, source.shapes, source.module, backward=source.backward
+        source.kind,
+        source.name,
+        source.ident,
+        source.order,
+        source.shapes,
+        source.module,
+        backward=source.backward,
+        detail=source.detail,
     )
 
 
-def _rebuilt(node: Node, mean: dict[Node, Work], members: dict[Node, list[int]]) -> Node:
+def _average_graph(found: list[Node | None], n_steps: int, unit: float) -> Node | None:
+    """Average the graphs that one call replays, if it replays the same one in every step."""
+    graphs = [graph for graph in found if graph is not None]
+    if len(graphs) != n_steps or len({graph.strict for graph in graphs}) != 1:
+        return None
+    leaves = [graph.leaves() for graph in graphs]
+    mean: dict[Node, Work] = {}
+    for same in zip(*leaves, strict=True):
+        total = Work(n_calls=len(same))
+        for leaf in same:
+            total.add(leaf.work or Work())
+        mean[same[0]] = total.divided(n_steps * unit)
+    members = {leaf: [leaf.ident] if leaf.ident is not None else [] for leaf in leaves[0]}
+    return _rebuilt(graphs[0], mean, members, {})
+
+
+def _rebuilt(
+    node: Node, mean: dict[Node, Work], members: dict[Node, list[int]], graphs: dict[Node, Node | None]
+) -> Node:
     """Return a copy of the template that carries the means; the steps' own trees stay as they are."""
     root = _copy(node)
     stack = [(node, root)]
     while stack:
         old, new = stack.pop()
         if not old.children:
-            new.work, new.members = mean[old], members[old]
+            new.work, new.members, new.inner = mean[old], members[old], graphs.get(old)
             continue
         for child in old.children:
             copied = _copy(child)

@@ -22,6 +22,8 @@ from magneton.analysis.align.tree import Node
 
 # Share of all leaves that must match by themselves before neighbours may vouch for the rest.
 MIN_STRONG_SHARE = 0.3
+# The kernels of two replayed graphs are compared one by one if at least this share of their time finds a partner.
+MIN_PAIRED_INSIDE = 0.5
 # Two calls of the same operator made of different numbers of kernels-launching parts stay together up to this many parts.
 MAX_CALL = 12
 
@@ -50,9 +52,15 @@ class _Gap:
 
 @dataclass
 class Matcher:
-    """Aligns two frozen trees; use ``match``."""
+    """Aligns two frozen trees; use ``match``.
+
+    Attributes:
+        similarity: how alike two nodes are.
+        look_inside: take two calls that replay a graph each apart, kernel by kernel.
+    """
 
     similarity: Similarity = field(default_factory=Similarity)
+    look_inside: bool = True
     _found: list[Correspondence] = field(default_factory=list)
     _gaps: list[_Gap] = field(default_factory=list)
 
@@ -61,12 +69,24 @@ class Matcher:
         self._found, self._gaps = [], []
         if a.strict == b.strict:
             self._equal(a, b)
-            return self._found
-        work: _Queue = [(a.children, b.children, _LOOSE)]
-        while work:
-            self._align(*work.pop(), work)
-        self._settle(a, b)
-        return self._found
+        else:
+            work: _Queue = [(a.children, b.children, _LOOSE)]
+            while work:
+                self._align(*work.pop(), work)
+            self._settle(a, b)
+        return [part for found in self._found for part in self._inside(found)] if self.look_inside else self._found
+
+    def _inside(self, found: Correspondence) -> list[Correspondence]:
+        """Align the kernels of two calls that replay a graph each, where most of them find a partner."""
+        if len(found.a) != 1 or len(found.b) != 1 or found.a[0].inner is None or found.b[0].inner is None:
+            return [found]
+        inside = Matcher(self.similarity).match(found.a[0].inner, found.b[0].inner)
+        for side in ("a", "b"):
+            every = sum(leaf.device_ns for part in inside for leaf in getattr(part, side))
+            paired = sum(leaf.device_ns for part in inside if part.a and part.b for leaf in getattr(part, side))
+            if paired < MIN_PAIRED_INSIDE * every:
+                return [found]
+        return inside
 
     def _equal(self, a: Node, b: Node) -> None:
         evidence = frozenset({"name", "order"} | ({"tree"} if a.n_items >= 3 else set()))
@@ -106,11 +126,11 @@ class Matcher:
         """Yield the pairs that can be similar at all: without a name in common no score reaches ``STRONG``."""
         with_name: dict[str, list[int]] = defaultdict(list)
         for j, v in enumerate(nodes_b):
-            for name in {v.name, *self.similarity.profile(v).names}:
+            for name in {v.token, *self.similarity.profile(v).names}:
                 with_name[name].append(j)
         for i, u in enumerate(nodes_a):
             for j in sorted(
-                {j for name in {u.name, *self.similarity.profile(u).names} for j in with_name.get(name, ())}
+                {j for name in {u.token, *self.similarity.profile(u).names} for j in with_name.get(name, ())}
             ):
                 yield i, j
 
@@ -142,7 +162,7 @@ class Matcher:
     def _one_call(u: Node, v: Node) -> bool:
         """Tell whether two calls of one small operator differ in what they consist of: then the call is the region."""
         small = max(u.n_items, v.n_items) <= MAX_CALL
-        return u.kind == v.kind == "op" and u.name == v.name and u.n_items != v.n_items and small
+        return u.kind == v.kind == "op" and u.token == v.token and u.n_items != v.n_items and small
 
     def _open(self, a: list[Node], b: list[Node], place: int, work: _Queue) -> None:
         """Open the largest nodes of a gap and align again, or keep the gap when nothing can be opened."""
@@ -214,7 +234,7 @@ class Matcher:
         for i, u in enumerate(nodes_a):
             for j, v in enumerate(nodes_b):
                 # Unequal numbers of operators hint at fusion: then only a name may single out a pair.
-                if len(a) == len(b) or u.name == v.name:
+                if len(a) == len(b) or u.token == v.token:
                     score = self.similarity.weak(u, v)[0]
                     matrix[i, j] = score if score >= WEAK else 0.0
         previous = (-1, -1)

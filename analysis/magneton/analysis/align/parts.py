@@ -29,13 +29,13 @@ def parts_of(whole: Node, part: Node, left_over: list[tuple[int, Node]], place: 
         place: position of ``part``.
     """
     total, own = sizes(whole), sizes(part)
-    if whole.name != part.name or len(total) != len(own) or not own:
+    if whole.token != part.token or len(total) != len(own) or not own:
         return []
     shared = [i for i in range(len(own)) if own[i] == total[i]]
     summed = [i for i in range(len(own)) if own[i] != total[i]]
     if not shared or not summed or any(own[i] > total[i] for i in summed):
         return []
-    near = [(at, leaf) for at, leaf in left_over if abs(at - place) <= WINDOW and leaf.name == part.name]
+    near = [(at, leaf) for at, leaf in left_over if abs(at - place) <= WINDOW and leaf.token == part.token]
     fits = [
         (at, leaf)
         for at, leaf in near

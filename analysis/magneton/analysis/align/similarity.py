@@ -41,8 +41,8 @@ def profile(node: Node) -> Profile:
     classes: Counter[str] = Counter()
     has_shapes = False
     for leaf in node.leaves():
-        names[leaf.name] += 1
-        exact[(leaf.name, leaf.shapes)] += 1
+        names[leaf.token] += 1
+        exact[(leaf.token, leaf.shapes)] += 1
         for shape in leaf.shapes or ():
             numel = 1
             for length in shape:
@@ -120,7 +120,7 @@ class Similarity:
 
     def _compute(self, left: Node, right: Node, same_module: bool) -> tuple[float, frozenset[str]]:
         evidence: set[str] = set()
-        same_local = (left.kind, left.name) == (right.kind, right.name)
+        same_local = (left.kind, left.token) == (right.kind, right.token)
         if same_local:
             evidence.add("name")
         if same_module:
@@ -138,7 +138,7 @@ class Similarity:
                 evidence.add("shapes")
             exact = overlap(a.exact, b.exact) if self._scale == 1 else min(names, sizes)
             score = 0.35 * sizes + 0.25 * exact + 0.2 * names + 0.2 * same_local
-            if same_local and left.kind == "op" and left.shapes and left.shapes == right.shapes:
+            if same_local and left.kind == "op" and not left.detail and left.shapes and left.shapes == right.shapes:
                 evidence.add("shapes")
                 score = max(score, SAME_CALL)  # one interface called on the same tensors, whatever it runs inside
             elif sizes < MIN_SIZES:
@@ -157,7 +157,7 @@ class Similarity:
         """Return similarity for two leaves that lie between matched neighbours: names and kernel classes count."""
         score, evidence = self(left, right)
         a, b = self.profile(left), self.profile(right)
-        if left.name == right.name:
+        if left.token == right.token:
             score = max(score, 0.35)
         elif a.has_shapes and b.has_shapes and self.sizes_overlap(a, b) >= 0.5 and "kernel_class" in evidence:
             score = max(score, 0.3)

@@ -122,7 +122,8 @@ class Node:
 
     ``ident`` is the row of ``ops``, ``frames`` or ``launches`` that ``kind`` names; ``module`` the path of the module the
     node belongs to (of the forward operator for backward work), with instance numbers; ``backward`` tells whether it runs
-    inside an autograd backward pass. ``members`` are the idents of the calls a leaf stands for once steps are averaged.
+    inside an autograd backward pass; ``detail`` the kernel, where kernels of one call stand for themselves; ``inner`` the kernels of
+    a graph that the call replays, as a tree of their own. ``members`` are the idents of the calls a leaf stands for once steps are averaged.
     """
 
     kind: str
@@ -134,6 +135,8 @@ class Node:
     children: list[Node] = field(default_factory=list)
     work: Work | None = None
     backward: bool = False
+    detail: str | None = None
+    inner: Node | None = None
     members: list[int] = field(default_factory=list)
     # Filled by ``freeze``:
     strict: int = -1
@@ -142,9 +145,9 @@ class Node:
     device_ns: float = 0.0
 
     @property
-    def label(self) -> str:
-        """How the node is called in output."""
-        return self.name
+    def token(self) -> str:
+        """What the work is called: the kernel where it stands for itself, else the operator."""
+        return self.detail or self.name
 
     def leaves(self) -> list[Node]:
         """Return the leaves below (or the node itself), in order."""
@@ -187,12 +190,15 @@ def freeze(root: Node, intern: Interner) -> None:
             own = Node(
                 node.kind, node.name, node.ident, node.order, node.shapes, node.module, [], node.work, node.backward
             )
+            own.detail, own.inner = node.detail, node.inner
             node.children.append(own)
             node.work = None
         node.children.sort(key=lambda child: child.order)
         stack.extend(node.children)
     for node in reversed(order):
-        local = (node.kind, node.name)
+        if node.inner is not None:
+            freeze(node.inner, intern)
+        local = (node.kind, node.name, node.detail)
         node.strict = intern((local, node.shapes, tuple(c.strict for c in node.children)))
         node.loose = intern((local, tuple(c.loose for c in node.children)))
         if node.children:

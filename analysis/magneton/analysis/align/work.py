@@ -21,7 +21,7 @@ _OP_COLUMNS = (
 )  # fmt: skip
 _KERNEL_COLUMNS = (
     "name", "ts_ns", "dur_ns", "category", "kernel_class", "device", "launch_id", "op_id", "module_id", "module_call",
-    "step_id", "link", "graph_launch", "bytes", "rank",
+    "step_id", "link", "graph_launch", "bytes", "rank", "layer",
 )  # fmt: skip
 
 
@@ -115,6 +115,9 @@ def _collect(value: object, into: list[tuple[int, ...]]) -> None:
                 _collect(item, into)
 
 
+Scope = tuple[int | None, int | None]
+
+
 class _Builder:
     """Inserts device work into per-step trees from the innermost operator outwards."""
 
@@ -132,7 +135,8 @@ class _Builder:
         self._call_parent: dict[int, int | None] = {}
         self._shape_cache: dict[str, Shape] = {}
         self.roots: dict[int | None, Node] = {}
-        self._nodes: dict[tuple[int | None, str, int], Node] = {}
+        # Nodes by step and layer of a graph replay (None: no replay), kind, and row.
+        self._nodes: dict[tuple[Scope, str, int], Node] = {}
 
     def enclosing_call(self, call: int) -> int | None:
         """Return the module call around a module call."""
@@ -152,24 +156,34 @@ class _Builder:
         inside = frame["ts_ns"] <= row["ts_ns"] <= frame["ts_ns"] + (frame["dur_ns"] or 0)
         return call if inside else None
 
-    def root(self, step: int | None) -> Node:
-        """Return the root of a step's tree."""
+    def root(self, scope: Scope, order: tuple[int, int]) -> Node:
+        """Return the root of a step's tree, or of a layer in it that a graph replay shows by repeating itself."""
+        step, layer = scope
         if step not in self.roots:
             self.roots[step] = Node("step", "step", step, (0, 0))
-        return self.roots[step]
+        root = self.roots[step]
+        if layer is None:
+            return root
+        key = (scope, "layer", layer)
+        if key not in self._nodes:
+            self._nodes[key] = Node("module", "layer", None, order, module=f"layer_{layer}")
+            root.children.append(self._nodes[key])
+        node = self._nodes[key]
+        node.order = min(node.order, order)
+        return node
 
     def module_path(self, module_id: int | None) -> str | None:
         """Return the path of a module."""
         module = self.modules.get(module_id)
         return module["path"] if module else None
 
-    def node_for_op(self, step: int | None, op_id: int, order: tuple[int, int]) -> Node:
+    def node_for_op(self, scope: Scope, op_id: int, order: tuple[int, int]) -> Node:
         """Return the node of an operator in a step, creating it and what is around it."""
         chain: list[tuple[str, int]] = []
         kind, ident, pending = "op", op_id, None
         while True:
             chain.append((kind, ident))
-            if (step, kind, ident) in self._nodes:
+            if (scope, kind, ident) in self._nodes:
                 break
             if kind == "op":
                 row = self.ops[ident]
@@ -192,28 +206,32 @@ class _Builder:
                     kind, ident, pending = "op", pending, None
                 else:
                     break
-        return self._attach(step, chain, order)
+        return self._attach(scope, chain, order)
 
     def node_for_launch(
-        self, step: int | None, key: int, name: str, call: int | None, module: str | None, order: tuple[int, int]
+        self, scope: Scope, key: int, name: str, call: int | None, module: str | None, order: tuple[int, int]
     ) -> Node:
         """Return a node for device work whose launch lies in no operator."""
         chain: list[tuple[str, int]] = [("launch", key)]
         while call is not None and call in self.calls:
             chain.append(("module", call))
             call = self.enclosing_call(call)
-        node = self._attach(step, chain, order)
-        node.name, node.module = name, module
+        node = self._attach(scope, chain, order)
+        node.name = name
+        if module:
+            node.module = module if scope[1] is None else f"{module}/layer_{scope[1]}"
         return node
 
-    def _attach(self, step: int | None, chain: list[tuple[str, int]], order: tuple[int, int]) -> Node:
-        parent = self.root(step)
+    def _attach(self, scope: Scope, chain: list[tuple[str, int]], order: tuple[int, int]) -> Node:
+        parent = self.root(scope, order)
         for kind, ident in reversed(chain):
-            key = (step, kind, ident)
+            key = (scope, kind, ident)
             node = self._nodes.get(key)
             if node is None:
                 node = self._new(kind, ident, order)
                 node.backward = node.backward or parent.backward
+                if scope[1] is not None:
+                    node.module = f"{node.module}/layer_{scope[1]}" if node.module else f"layer_{scope[1]}"
                 self._nodes[key] = node
                 parent.children.append(node)
             node.order = min(node.order, order)
@@ -294,32 +312,52 @@ def _insert_kernels(
             continue
         if is_kernel:
             inventory.linked_kernel_ns += duration
-        step = row["step_id"] if has_steps else None
+        # A graph replayed by one call keeps to that call; placed by a capture its kernels lie in the model's tree.
+        whole_graph = row["graph_launch"] and row["link"] != "capture" and row["op_id"] in builder.ops
+        scope = (row["step_id"] if has_steps else None, None if whole_graph else row["layer"])
         launched = launch_at.get(launch, (row["ts_ns"], "launch"))
         order = (launched[0], row["ts_ns"])
+        short = short_kernel_name(row["name"])
         if row["op_id"] in builder.ops:
             # A replayed graph keeps the order of its kernels, not of the capture's operators.
-            node = builder.node_for_op(step, row["op_id"], order)
+            node = builder.node_for_op(scope, row["op_id"], order)
         else:
             inventory.n_launch_without_op += 1
             key = ~index if row["graph_launch"] or launch is None else launch
-            name = short_kernel_name(row["name"])
-            if launch is not None:
-                name = f"{launched[1]}: {name}"
+            name = short if launch is None else f"{launched[1]}: {short}"
             path = builder.module_path(row["module_id"])
-            node = builder.node_for_launch(step, key, name, row["module_call"], path, order)
+            node = builder.node_for_launch(scope, key, name, row["module_call"], path, order)
             node.ident = launch
-        work = node.work = node.work or Work(n_calls=1)
-        if is_kernel:
-            work.kernel_ns += duration
-            work.n_kernels += 1
-            kernel_class = row["kernel_class"] or "other"
-            work.class_ns[kernel_class] = work.class_ns.get(kernel_class, 0.0) + duration
-        else:
-            work.transfer_ns += duration
-            work.transfer_bytes += row["bytes"] or 0
-            work.n_transfers += 1
-        work.share_ns += float(share[index])
+        work = _device_work(row, float(share[index]))
+        if whole_graph:
+            _inside(node, row["layer"], order, short).work = work
+        if node.work is None:
+            node.work = Work(n_calls=1)
+        node.work.add(work)
+
+
+def _device_work(row: dict[str, Any], share_ns: float) -> Work:
+    """Return the work of one device activity."""
+    duration = float(row["dur_ns"] or 0)
+    if row["category"] != "kernel":
+        return Work(share_ns=share_ns, transfer_ns=duration, transfer_bytes=float(row["bytes"] or 0), n_transfers=1)
+    kernel_class = row["kernel_class"] or "other"
+    return Work(kernel_ns=duration, share_ns=share_ns, n_kernels=1, class_ns={kernel_class: duration})
+
+
+def _inside(node: Node, layer: int | None, order: tuple[int, int], kernel: str) -> Node:
+    """Return a new leaf for a kernel of the graph that a call replays, in its layer if the graph repeats itself."""
+    if node.inner is None:
+        node.inner = Node("graph", "graph", None, order)
+    place, module = node.inner, node.module
+    if layer is not None:
+        module = f"{module}/layer_{layer}" if module else f"layer_{layer}"
+        if not place.children or place.children[-1].module != module:
+            place.children.append(Node("module", "layer", None, order, module=module))
+        place = place.children[-1]
+    leaf = Node("op", node.name, node.ident, order, module=module, backward=node.backward, detail=kernel)
+    place.children.append(leaf)
+    return leaf
 
 
 def _insert_host_work(
@@ -358,7 +396,7 @@ def _insert_host_work(
         inventory.n_kernels += 1
         inventory.kernel_ns += duration
         inventory.linked_kernel_ns += duration
-        node = builder.node_for_op(step, op_id, (row["ts_ns"], op_id))
+        node = builder.node_for_op((step, None), op_id, (row["ts_ns"], op_id))
         node.work = Work(kernel_ns=duration, share_ns=duration, n_kernels=1, n_calls=1)
         node.work.class_ns["cpu"] = duration
     inventory.busy_ns = inventory.kernel_ns

@@ -55,8 +55,8 @@ def ops_text(nodes: list[Node]) -> str | None:
     count: Counter[str] = Counter()
     time: Counter[str] = Counter()
     for node in nodes:
-        count[node.name] += 1
-        time[node.name] += node.work.device_ns if node.work else 0.0  # type: ignore[assignment]
+        count[node.token] += 1
+        time[node.token] += node.work.device_ns if node.work else 0.0  # type: ignore[assignment]
     names = sorted(count, key=lambda n: (-time[n], n))
     parts = [name if count[name] == 1 else f"{name} x{count[name]}" for name in names[:_MAX_OP_NAMES]]
     if len(names) > _MAX_OP_NAMES:
@@ -129,8 +129,8 @@ def region_docs(regions: list[RawRegion]) -> tuple[list[Region], list[Group]]:
         module_a, module_b = common_module(raw.a), common_module(raw.b)
         ops_a, ops_b = ops_text(raw.a), ops_text(raw.b)
         names = (
-            tuple(sorted(Counter(n.name for n in raw.a).items())),
-            tuple(sorted(Counter(n.name for n in raw.b).items())),
+            tuple(sorted(Counter(n.token for n in raw.a).items())),
+            tuple(sorted(Counter(n.token for n in raw.b).items())),
         )
         key = (raw.stratum, raw.kind, class_path(module_a), class_path(module_b), names)
         group = keys.setdefault(key, len(keys))
