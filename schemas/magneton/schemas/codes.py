@@ -49,6 +49,8 @@ WARNING_CODES: dict[str, str] = {
     "end_name_mismatch": "an end names another slice than the one it closes",
     "end_without_begin": "ends with no open begin",
     "events_quarantined": "events were set aside; see the quarantine table",
+    "execution_trace_partial": "calls of an execution trace that are not in the trace it belongs to",
+    "execution_trace_unjoined": "an execution trace that belongs to none of the traces was left out",
     "gpu_records_missing": "launches whose device activity is not in the file",
     "graph_as_one_activity": "graphs were traced as a whole: their kernels are not in the file one by one",
     "graph_replay_no_op": "kernels of a graph replay that belong to no operator of this capture",

@@ -32,6 +32,7 @@ from magneton.schemas.manifest import (
 )
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.capture import EVENTS, write_capture
+from magneton.transforms.execution_traces import join_execution_traces
 from magneton.transforms.host import NextIds
 from magneton.transforms.inputs import TraceInput
 from magneton.transforms.out import RunWriter
@@ -185,7 +186,10 @@ def normalize(
             for index, file in enumerate(files):
                 _read(file, Stage(connection, index, pool, file.source.FORMAT, file.path.name), limits, options)
             of_several = len(inputs) > 1 or any(p.is_dir() for p in inputs)
-            assign_ranks(files, of_several=of_several)
+            joined = join_execution_traces(files)
+            assign_ranks([f for f in files if f.stage is not None], of_several=of_several)
+            for file, trace in joined:
+                file.name, file.rank = trace.name, trace.rank
             hashes = [f.sha256 for f in files] + [sha256_file(p) for p in extra.all_files()]
             run = run_id(hashes)
             manifest = Manifest(

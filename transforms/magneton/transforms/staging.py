@@ -354,6 +354,16 @@ class Stage:
                 last = high if last is None else max(last, high)
         return first, last
 
+    def assign(self, kind: str, column: str, values: NDArray[np.int64], *, where: Mapping[str, NDArray[Any]]) -> None:
+        """Set an integer column of staged rows: ``values[i]`` where every column of ``where`` equals its ``[i]``."""
+        self.flush()
+        if kind not in self._created:
+            return
+        test = " AND ".join(f"{self._table(kind)}.{name} = given.{name}" for name in where)
+        self._connection.register("given", pa.table({"new_value": values, **where}))
+        self._connection.execute(f"UPDATE {self._table(kind)} SET {column} = given.new_value FROM given WHERE {test}")
+        self._connection.unregister("given")
+
     def drop(self, kind: str) -> None:
         """Forget the rows of a kind."""
         if kind in self._created:

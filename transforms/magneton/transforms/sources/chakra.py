@@ -76,6 +76,7 @@ def read(source: Input, stage: Stage, limits: Limits) -> None:
     notes = Notes(max_dur_ns=limits.max_event_dur_ns)
     elements = Elements(source, limits, notes, key="nodes")
     hand_over(decode(elements, notes), notes, stage)
+    stage.info.metadata["schema"] = elements.metadata.get("schema")
 
 
 def parse(raw: bytes) -> Node:

@@ -55,7 +55,7 @@ class Elements:
     """The elements of a file's event list, as their JSON text. Each call starts a pass over the file.
 
     Attributes:
-        metadata: the other members of the top-level object, once a pass is over.
+        metadata: the other members of the top-level object; those behind the list once a pass is over.
     """
 
     def __init__(self, source: Input, limits: Limits, notes: Notes, key: str = "traceEvents") -> None:
@@ -74,10 +74,10 @@ class Elements:
             key=self._key,
             allow_truncated=self._limits.allow_truncated,
         )
+        self.metadata = array.metadata  # filled as the members are met
         for piece in array:
             for raw in piece.items if isinstance(piece, Clean) else piece.elements:
                 yield bytes(raw)
-        self.metadata = array.metadata
         self._notes.incomplete = array.truncated
         self._notes.warnings.pop("array_not_terminated", None)
         if array.unterminated:
