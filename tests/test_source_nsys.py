@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.normalized import Normalizer
 
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, TruncatedInputError
 from magneton.transforms.sources import Limits, nsys, sqlite
@@ -127,6 +128,26 @@ def test_a_graph_is_counted_once(tmp_path: Path) -> None:
     )
     assert [(r["dur_ns"], r["graph_node_id"]) for r in nodes["kernels"]] == [(100, 21), (150, 22)]
     assert (notes.n_raw, notes.n_kept, notes.n_merged) == (3, 2, 1)
+
+
+def test_processes_of_one_file_do_not_share_correlations(tmp_path: Path, normalized: Normalizer) -> None:
+    """Every process counts its correlation ids from 1; an activity belongs to the launch of its own process."""
+    launches = "CREATE TABLE CUPTI_ACTIVITY_KIND_RUNTIME (start INTEGER, end INTEGER, globalTid INTEGER, correlationId INTEGER, nameId INTEGER);"
+    rows = []
+    for process, offset in ((PID, 0), (PID + 1, 5_000)):
+        for correlation in (1, 2, 3):
+            start = offset + 100 * correlation
+            if (process, correlation) != (PID, 3):
+                values = f"{start}, {start + 10}, {process << 24 | 5}, {correlation}, 3"
+                rows.append(f"INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES ({values});")
+            rows.append(kernel(start + 50, start + 60, correlation).replace(str(PID << 24), str(process << 24)))
+    run = normalized(make(tmp_path / "two.sqlite", KERNELS, launches, *rows))
+    launch = {row["launch_id"]: row for row in run.rows("launches")}
+    for row in run.rows("kernels"):
+        if (row["pid"], row["correlation"]) == (str(PID), 3):
+            assert row["launch_id"] is None  # its own launch is not in the file; the other process' is not it
+        else:
+            assert (launch[row["launch_id"]]["pid"], row["launch_latency_ns"]) == (row["pid"], 50)
 
 
 def test_times_that_are_none_are_set_aside(tmp_path: Path) -> None:

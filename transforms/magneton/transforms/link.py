@@ -116,6 +116,8 @@ class DevicePass:
                 owners[number].append(free.pop(0))
         for number in seen:
             owners[number] += [p for p in processes if p not in owners[number]]
+            if number in processes:
+                owners[number] = [number]  # the activities name the process that launched them, not a device
         return owners
 
     def _index_operators(self) -> None:
