@@ -11,6 +11,21 @@ INT = pa.int64()
 FLOAT = pa.float64()
 BOOL = pa.bool_()
 INTS = pa.list_(pa.int64())
+FLOATS = pa.list_(pa.float64())
+# A sketch: the sorted lengths of the axes longer than 1 (which arrangements compare), and its buckets.
+SKETCHES = pa.list_(pa.struct([("key", pa.string()), ("buckets", pa.list_(pa.float32()))]))
+# Slices along axis 0: the shape they were taken of, and for each slice its buckets and its norm.
+SLICES = pa.list_(
+    pa.struct(
+        [
+            ("dims", pa.list_(pa.int64())),
+            ("buckets", pa.list_(pa.list_(pa.float32()))),
+            ("norms", pa.list_(pa.float64())),
+        ]
+    )
+)
+# Singular values: which axes form the rows of the matricisation, and the largest values.
+SINGULAR = pa.list_(pa.struct([("row_axes", pa.list_(pa.int64())), ("values", pa.list_(pa.float64()))]))
 
 UNIT_KEY = b"magneton.unit"
 DOC_KEY = b"magneton.doc"

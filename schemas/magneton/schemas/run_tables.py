@@ -6,7 +6,21 @@ events in the input. Unknown is NULL, never -1 and never 0.
 
 from __future__ import annotations
 
-from magneton.schemas.columns import BOOL, FLOAT, INT, INTS, STRING, Column, Table, event_table, plain_table
+from magneton.schemas.columns import (
+    BOOL,
+    FLOAT,
+    FLOATS,
+    INT,
+    INTS,
+    SINGULAR,
+    SKETCHES,
+    SLICES,
+    STRING,
+    Column,
+    Table,
+    event_table,
+    plain_table,
+)
 
 _THREAD = (
     Column("pid", STRING, "process as the input names it"),
@@ -220,6 +234,51 @@ USES = plain_table(
     Column("strides", INTS, "strides", "elements"),
 )
 
+TENSORS = plain_table(
+    "tensors",
+    "One value of the dataflow and its fingerprint, from a capture of kind `values`: a set of elements of one storage at "
+    "one version. Views add their arrangement to the value they show; a write makes a new value. Statistics are over "
+    "the finite elements; elements at the limit of the dtype or beyond 1e30 count as infinite.",
+    Column("tensor_id", INT, "identity within the capture, in order of definition"),
+    Column("storage_id", INT, "memory it lies in; unique within the capture, never used again"),
+    Column("version", INT, "how often that memory had been written to"),
+    Column("dims", INTS, "shape when first seen"),
+    Column("dtype", STRING, "type of the elements, e.g. `float32`"),
+    Column("precision", STRING, "coarsest floating type anywhere upstream of it, which sets how far it may differ"),
+    Column("numel", INT, "number of elements", "elements"),
+    Column("role", STRING, "`input`, `parameter` or `output` of the program; NULL in between"),
+    Column("constant", BOOL, "derives from parameters and literals alone, not from an input"),
+    Column("n_nan", INT, "elements that are not a number", "elements"),
+    Column("n_posinf", INT, "infinite elements, positive", "elements"),
+    Column("n_neginf", INT, "infinite elements, negative", "elements"),
+    Column("mean", FLOAT, "mean"),
+    Column("std", FLOAT, "standard deviation (of the population)"),
+    Column("l1", FLOAT, "sum of absolute values"),
+    Column("l2_squared", FLOAT, "sum of squares"),
+    Column("l4_fourth", FLOAT, "sum of fourth powers"),
+    Column("sum_cubes", FLOAT, "sum of cubes"),
+    Column("min", FLOAT, "least value"),
+    Column("max", FLOAT, "greatest value"),
+    Column("quantiles", FLOATS, "values at 1/8, 1/4, 1/2, 3/4 and 7/8, from at most 4,096 elements evenly taken"),
+    Column("hash", STRING, "integers and booleans: hash of the elements in order; NULL for floating types"),
+    Column("sketches", SKETCHES, "order-sensitive count sketches of the centred values, one per arrangement seen"),
+    Column("slices", SLICES, "count sketches of the slices along axis 0, where it is at most 8 long; not centred"),
+    Column("singular_values", SINGULAR, "largest singular values of its matricisations, where they were asked for"),
+    Column(
+        "why_no_values",
+        STRING,
+        "why there is no fingerprint: `sparse`, `quantized`, `empty`, `opaque` ...; NULL if there is",
+    ),
+)
+
+KNOBS = plain_table(
+    "knobs",
+    "One setting that was in force during a capture.",
+    Column("name", STRING, "name as the system has it, e.g. `torch.backends.cuda.matmul.allow_tf32`"),
+    Column("value", STRING, "value as text; NULL when unset"),
+    Column("source", STRING, "`torch`, `environment`, `package`, `model` or `program`"),
+)
+
 POWER = event_table(
     "power",
     "One reading of a power or energy sensor; `dur_ns` is NULL for instants.",
@@ -257,6 +316,8 @@ RUN_TABLES: dict[str, Table] = {
         COUNTERS,
         FLOWS,
         USES,
+        TENSORS,
+        KNOBS,
         POWER,
         QUARANTINE,
         WARNINGS,
