@@ -86,6 +86,14 @@ def test_odd_arguments_are_unknown() -> None:
     assert notes.n_kept == 3
 
 
+def test_nodes_after_the_last_run_mean_that_the_profiler_stopped() -> None:
+    whole = [event("Node", "a_kernel_time", 10, 5, op_name="Add"), event("Session", "model_run", 9, 8)]
+    _, notes = rows_of(json.dumps(whole).encode())
+    assert "maybe_incomplete" not in notes.warnings
+    _, notes = rows_of(json.dumps([*whole, event("Node", "b_kernel_time", 30, 5, op_name="Add")]).encode())
+    assert notes.warnings["maybe_incomplete"][0] == 1
+
+
 def test_sniffing() -> None:
     path = Path("x")
     assert onnxruntime.sniff(b'[\n{"cat" : "Session","pid" :22710', path)

@@ -18,8 +18,8 @@ import msgspec
 
 from magneton.transforms.json_events import tolerant_loads
 from magneton.transforms.sources import Input, Limits
-from magneton.transforms.sources.chrome_event import Elements
-from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, attributes, hand_over, int64, json_text
+from magneton.transforms.sources.chrome_event import Elements, read_list
+from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, attributes, int64, json_text
 from magneton.transforms.staging import Stage
 
 FORMAT = "chakra"
@@ -66,16 +66,8 @@ def sniff(head: bytes, path: Path) -> bool:
 
 
 def read(source: Input, stage: Stage, limits: Limits) -> None:
-    """Stage the calls of an execution trace that stands alone.
-
-    Raises:
-        InputFormatError: it is not JSON, or has no nodes.
-        TruncatedInputError: it stops in the middle.
-        LimitExceededError: it, or one node, is larger than the limits allow.
-    """
-    notes = Notes(max_dur_ns=limits.max_event_dur_ns)
-    elements = Elements(source, limits, notes, key="nodes")
-    hand_over(decode(elements, notes), notes, stage)
+    """Stage the calls of an execution trace (see ``chrome_event.read_list`` for what it raises)."""
+    elements = read_list(decode, source, stage, limits, key="nodes")
     stage.info.metadata["schema"] = elements.metadata.get("schema")
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+import numpy as np
 
 from magneton.transforms.json_events import NOT_FINITE, Clean, EventArray, NumberText, tolerant_loads
 from magneton.transforms.microseconds import text_to_ns
+from magneton.transforms.pairing import Paired, pair
 from magneton.transforms.sources import Input, Limits
-from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, int64, json_text
+from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, hand_over, int64, json_text
+from magneton.transforms.staging import Stage
 
 PHASES = frozenset("BEXiIRCbneSTpFsftPNODMVvcr()")
 _FLOWS = frozenset("stf")
@@ -56,13 +59,16 @@ class Elements:
 
     Attributes:
         metadata: the other members of the top-level object; those behind the list once a pass is over.
+        unterminated: a bare list without its closing bracket, once a pass is over.
+        truncated: the file stops in the middle (only where the limits allow it), once a pass is over.
     """
 
-    def __init__(self, source: Input, limits: Limits, notes: Notes, key: str = "traceEvents") -> None:
+    def __init__(self, source: Input, limits: Limits, key: str = "traceEvents") -> None:
         self.metadata: dict[str, Any] = {}
+        self.unterminated = False
+        self.truncated = False
         self._source = source
         self._limits = limits
-        self._notes = notes
         self._key = key
 
     def __call__(self) -> Iterator[bytes]:
@@ -78,10 +84,54 @@ class Elements:
         for piece in array:
             for raw in piece.items if isinstance(piece, Clean) else piece.elements:
                 yield bytes(raw)
-        self._notes.incomplete = array.truncated
-        self._notes.warnings.pop("array_not_terminated", None)
-        if array.unterminated:
-            self._notes.warn("array_not_terminated", "the event list has no closing bracket")
+        self.unterminated = array.unterminated
+        self.truncated = array.truncated or bool(getattr(self._source, "truncated", False))
+
+
+def read_list(
+    decode: Callable[[Elements, Notes], Iterable[Row]],
+    source: Input,
+    stage: Stage,
+    limits: Limits,
+    key: str = "traceEvents",
+) -> Elements:
+    """Stage what ``decode`` makes of a file's event list, and note how the list ended.
+
+    Raises:
+        InputFormatError: it is not JSON, or has no event list.
+        TruncatedInputError: it stops in the middle.
+        LimitExceededError: it, or one event, is larger than the limits allow.
+    """
+    notes = Notes(max_dur_ns=limits.max_event_dur_ns)
+    elements = Elements(source, limits, key)
+    hand_over(decode(elements, notes), notes, stage)
+    for paired in pair(stage):
+        _stage_paired(paired, stage)
+    if elements.unterminated:
+        stage.warn("array_not_terminated", "the event list has no closing bracket")
+        stage.warn("maybe_incomplete", "the file may have been cut off: its event list has no closing bracket")
+    if elements.truncated:
+        stage.info.incomplete = True
+        stage.warn("truncated", f"the file stops in the middle; {stage.n_raw} events were read")
+    return elements
+
+
+def _stage_paired(paired: Paired, stage: Stage) -> None:
+    """Stage a slice or span that was written as two events; it is already counted."""
+    begin = paired.begin
+    stage.add(
+        "annotations",
+        {
+            "name": [begin.name or ""],
+            "track": np.array([begin.track], np.int32),
+            "ts_ns": [begin.ts_ns],
+            "dur_ns": [paired.dur_ns],
+            "category": [begin.category],
+            "kind": [paired.kind],
+            "args": [begin.args],
+            "flags": [paired.flags],
+        },
+    )
 
 
 def parse(raw: bytes, notes: Notes) -> ChromeEvent | None:

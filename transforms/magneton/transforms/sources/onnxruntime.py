@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from magneton.transforms.sources import Input, Limits
-from magneton.transforms.sources.chrome_event import ChromeEvent, Elements, other_rows, usable
-from magneton.transforms.sources.rows import Notes, Row, attributes, hand_over, int64, json_text
+from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, read_list, usable
+from magneton.transforms.sources.rows import Notes, Row, attributes, int64, json_text
 from magneton.transforms.staging import Stage
 
 FORMAT = "onnxruntime"
@@ -34,15 +34,8 @@ def sniff(head: bytes, path: Path) -> bool:
 
 
 def read(source: Input, stage: Stage, limits: Limits) -> None:
-    """Stage the events of a file.
-
-    Raises:
-        InputFormatError: it is not JSON, or has no event list.
-        TruncatedInputError: it stops in the middle.
-        LimitExceededError: it, or one event, is larger than the limits allow.
-    """
-    notes = Notes(max_dur_ns=limits.max_event_dur_ns)
-    hand_over(decode(Elements(source, limits, notes), notes), notes, stage)
+    """Stage the events of a file (see ``chrome_event.read_list`` for what it raises)."""
+    read_list(decode, source, stage, limits)
 
 
 def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]:
@@ -56,7 +49,7 @@ def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]
     notes.clock = "session"
     with_devices = any(b'"Kernel"' in raw or b'"Api"' in raw for raw in events())
     node: dict[str, Any] = {}
-    runs = 0
+    runs = last_run = 0
     for event in usable(events(), notes):
         if not isinstance(event, ChromeEvent):
             yield event
@@ -81,11 +74,13 @@ def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]
             step = None
             if event.category == "Session" and event.name == _RUN:
                 step, runs = runs, runs + 1
+                last_run = max(last_run, event.ts_ns + (event.dur_ns or 0))
             args = json_text(event.args) if event.args else None
             kept = {"category": event.category, "kind": "slice", "args": args, "step": step}
             yield "annotations", {**common, **kept}
-    if notes.n_raw >= _MAX_EVENTS and not runs:
-        notes.warn("maybe_incomplete", "the profiler stops at a number of events, and no run has ended")
+    if notes.n_raw >= _MAX_EVENTS or node.get("ts_ns", 0) > last_run:
+        # a run is written when it is over, after its nodes
+        notes.warn("maybe_incomplete", "the last nodes belong to no run: the profiler may have stopped at its limit")
 
 
 def _operator(event: ChromeEvent) -> dict[str, Any]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from magneton.transforms.sources import Input, Limits
-from magneton.transforms.sources.chrome_event import ChromeEvent, Elements, other_rows, parse, usable
-from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, attributes, hand_over, json_text
+from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, parse, read_list, usable
+from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, attributes, json_text
 from magneton.transforms.staging import Stage
 
 FORMAT = "tensorflow_timeline"
@@ -36,15 +36,8 @@ def sniff(head: bytes, path: Path) -> bool:
 
 
 def read(source: Input, stage: Stage, limits: Limits) -> None:
-    """Stage the events of a file.
-
-    Raises:
-        InputFormatError: it is not JSON, or has no event list.
-        TruncatedInputError: it stops in the middle.
-        LimitExceededError: it, or one event, is larger than the limits allow.
-    """
-    notes = Notes(max_dur_ns=limits.max_event_dur_ns)
-    hand_over(decode(Elements(source, limits, notes), notes), notes, stage)
+    """Stage the events of a file (see ``chrome_event.read_list`` for what it raises)."""
+    read_list(decode, source, stage, limits)
 
 
 def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]:
