@@ -13,7 +13,7 @@ from magneton.transforms.flows import fold_repeats, write_flows
 from magneton.transforms.grow import IdMap
 from magneton.transforms.host import HostPass, NextIds, Placed
 from magneton.transforms.link import DevicePass
-from magneton.transforms.out import RunWriter, Texts, sizes, threads
+from magneton.transforms.out import RunWriter, Texts, known, sizes, threads
 from magneton.transforms.staging import NONE, Stage
 from magneton.transforms.steps import Steps
 from magneton.transforms.windows import windows
@@ -64,7 +64,7 @@ def _write_steps(steps: Steps, stage: Stage, writer: RunWriter, keys: Mapping[st
         {
             "name": pa.array([s.name for s in rows], pa.string()),
             "ts_ns": np.array([s.ts_ns for s in rows], np.int64),
-            "dur_ns": np.array([s.dur_ns for s in rows], np.int64),
+            "dur_ns": known(np.array([s.dur_ns for s in rows], np.int64)),
             "step_id": np.array([s.step_id for s in rows], np.int64),
             "kind": pa.array([m.kind for m in marks], pa.string()),
             "phase": pa.array([m.phase for m in marks], pa.string()),

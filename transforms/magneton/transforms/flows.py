@@ -108,7 +108,7 @@ class FlowEnds:
             kernel_ids += int(is_kernel.sum())
             end = np.empty(len(w.kind), np.int64)
             for kind in w.kinds:
-                end[w.of(kind)] = ends(w.rows[kind], stage)
+                end[w.of(kind)] = ends(w.rows[kind])
             inside, _ = sweep.run(w.gather("track"), is_kernel, end, end, ident)
             flows = inside[~is_kernel]
             _bind(self.ends[done : done + len(flows)], "kernels", flows)

@@ -21,7 +21,7 @@ from magneton.transforms.grow import Growing, IdMap
 from magneton.transforms.launch_names import capture_step, launches_graph, leaves_activity
 from magneton.transforms.module_tree import ModuleTree
 from magneton.transforms.nest import Sweep
-from magneton.transforms.out import RunWriter, Texts, ids, threads
+from magneton.transforms.out import RunWriter, Texts, ids, known, threads
 from magneton.transforms.staging import NONE, Stage
 from magneton.transforms.steps import Steps
 from magneton.transforms.windows import FOREVER, Window, ends, windows
@@ -146,7 +146,7 @@ class HostPass:
         ts = w.gather("ts_ns")
         end = np.empty(len(ts), np.int64)
         for label in KINDS:
-            end[w.of(label)] = ends(w.rows[label], stage)
+            end[w.of(label)] = ends(w.rows[label])
         # Launches may settle for what encloses their start.
         settle = np.where(is_launch, ts, FOREVER)
         name = w.gather("name", -1)
@@ -408,7 +408,7 @@ class HostPass:
             | {
                 "name": self._text(name),
                 "ts_ns": columns["ts_ns"],
-                "dur_ns": columns["dur_ns"],
+                "dur_ns": known(columns["dur_ns"]),
                 "frame_id": columns["frame_id"],
                 "python_id": ids(columns["python_id"], self._stage),
                 "parent_id": columns["parent_id"],
@@ -426,7 +426,7 @@ class HostPass:
         return threads(self._stage, rows["track"]) | {
             "name": self._text(rows["name"]),
             "ts_ns": rows["ts_ns"],
-            "dur_ns": rows["dur_ns"],
+            "dur_ns": known(rows["dur_ns"]),
         }
 
     def _text(self, codes: NDArray[Any]) -> Texts:

@@ -132,7 +132,7 @@ class EventArray(Generic[T]):
         if end is None:
             return None
         try:
-            return tolerant_loads(self._take(end))
+            return finite(tolerant_loads(self._take(end)))
         except (ValueError, RecursionError) as error:
             raise self._fail(f"is not JSON outside its events: {error}") from error
 
@@ -387,7 +387,11 @@ def _append_stripped(spans: list[tuple[int, int]], buffer: bytes, start: int, en
         spans.append((start, end))
 
 
-_BARE_WORD = re.compile(r'"(?:[^"\\]++|\\.)*+"|-?\b(?:nan|inf|infinity|nan\(ind\))\b', re.DOTALL | re.IGNORECASE)
+# What printf makes of numbers that are not finite, on the platforms there are.
+_BARE_WORD = re.compile(
+    r'"(?:[^"\\]++|\\.)*+"|-?(?:\bnan(?:\(\w*\))?|\binf(?:inity)?\b|\d\.\#(?:INF|IND|[QS]?NAN)\w*)',
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
@@ -432,6 +436,17 @@ def tolerant_loads(raw: bytes, *, keep_numbers: bool = False, notes: set[str] | 
     value = json.loads(text, strict=False, parse_constant=lambda _: NOT_FINITE, parse_float=number, parse_int=number)
     if _SURROGATE.search(text):
         return _without_surrogates(value, notes)
+    return value
+
+
+def finite(value: Any) -> Any:
+    """Return a decoded value with None for what is not finite."""
+    if value is NOT_FINITE:
+        return None
+    if isinstance(value, list):
+        return [finite(v) for v in value]
+    if isinstance(value, dict):
+        return {k: finite(v) for k, v in value.items()}
     return value
 
 

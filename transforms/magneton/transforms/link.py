@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from magneton.transforms.host import NextIds, Placed
 from magneton.transforms.kernel_class import kernel_class
-from magneton.transforms.out import RunWriter, Texts, ids, sizes, threads
+from magneton.transforms.out import RunWriter, Texts, ids, known, sizes, threads
 from magneton.transforms.staging import NONE, Stage
 from magneton.transforms.windows import windows
 
@@ -168,7 +168,7 @@ class DevicePass:
             | {
                 "name": Texts(rows["name"], self._texts),
                 "ts_ns": rows["ts_ns"],
-                "dur_ns": rows["dur_ns"],
+                "dur_ns": known(rows["dur_ns"]),
                 "kernel_id": ident,
                 "category": Texts(rows["category"], self._texts),
                 "kernel_class": self._class(rows),

@@ -53,7 +53,7 @@ class ModuleTree:
             instance: class and number, e.g. ``Linear_3``.
             track: thread.
             ts_ns: start.
-            dur_ns: length, or ``NONE``.
+            dur_ns: length; below 0 where unknown.
         """
         parent = self._by_call.get(around)
         place = (-1 if parent is None else parent.module_id, instance)
@@ -65,7 +65,7 @@ class ModuleTree:
             self._by_place[place] = module
             self.modules.append(module)
         module.n_calls += 1
-        module.dur_ns += 0 if dur_ns == NONE else dur_ns
+        module.dur_ns += max(dur_ns, 0)
         self._by_call[frame_id] = module
         self._calls.append(frame_id)
         self._called.append(module.module_id)

@@ -135,6 +135,11 @@ def threads(stage: Stage, track: NDArray[Any]) -> dict[str, Column]:
     }
 
 
+def known(dur: NDArray[Any]) -> NDArray[Any]:
+    """Return lengths with every unknown one, that of open slices too, as ``NONE``."""
+    return np.where(dur < 0, NONE, dur)
+
+
 def ids(column: NDArray[Any], stage: Stage) -> NDArray[Any]:
     """Return native ids without the stand-ins for those that do not fit."""
     wide = stage.is_wide(column)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from magneton.transforms.staging import NONE, Stage
+from magneton.transforms.staging import NONE, OPEN, Stage
 
 UNTERMINATED_SLICE = "unterminated_slice"
 UNTERMINATED_ASYNC = "unterminated_async"
@@ -34,10 +34,10 @@ class Edge:
 
 @dataclass(slots=True)
 class Paired:
-    """A begin with its length (None: it never ended), or a mark within an asynchronous span."""
+    """A begin with its length (``OPEN``: it never ended), or a mark within an asynchronous span (``NONE``)."""
 
     begin: Edge
-    dur_ns: int | None
+    dur_ns: int
     kind: str
     flags: str | None
 
@@ -70,11 +70,11 @@ def pair(stage: Stage) -> Iterator[Paired]:
     for begin in itertools.chain.from_iterable(sync.values()):
         stage.count(kept=1)
         stage.warn(UNTERMINATED_SLICE, f"{begin.name!r} begins and never ends")
-        yield Paired(begin, None, "slice", UNTERMINATED_SLICE)
+        yield Paired(begin, OPEN, "slice", UNTERMINATED_SLICE)
     for begin in itertools.chain.from_iterable(spans.values()):
         stage.count(kept=1)
         stage.warn(UNTERMINATED_ASYNC, f"the async span {begin.name!r} begins and never ends")
-        yield Paired(begin, None, "async", UNTERMINATED_ASYNC)
+        yield Paired(begin, OPEN, "async", UNTERMINATED_ASYNC)
     stage.drop("edges")
 
 
@@ -92,7 +92,7 @@ def _spans(stage: Stage, edges: list[Edge], spans: dict[tuple[str | None, int], 
             yield _close(stage, open_.pop(same[-1] if same else -1), edge, "async")
         else:
             stage.count(kept=1)
-            yield Paired(edge, None, "async_instant", None)
+            yield Paired(edge, NONE, "async_instant", None)
 
 
 def _close(stage: Stage, begin: Edge, end: Edge, kind: str) -> Paired:

@@ -29,7 +29,7 @@ Numbers of events: every element of the input's event list is counted once with 
 by the shared steps, which alone know whether they were kept or merged.
 
 Inside, text is interned (``Pool``): a column of text is a column of numbers, NULL is ``NONE`` (integers), NaN (floats)
-or -1 (text codes, booleans). Rows wait in DuckDB, which spills to disk, so memory does not grow with the file.
+or -1 (text codes, booleans); a slice that never ended has the length ``OPEN``. Rows wait in DuckDB, which spills to disk, so memory does not grow with the file.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ from numpy.typing import NDArray
 
 NONE = -(2**63)
 NO_TEXT = -1
+# Length of a slice that was begun and never ended: unknown, and around all that follows.
+OPEN = -1
 FLUSH_ROWS = 122_880
 BATCH_ROWS = 122_880
 MAX_RAW = 2_000
@@ -345,7 +347,7 @@ class Stage:
             if kind not in self._created:
                 continue
             query = (
-                f"SELECT min(ts_ns), max(CASE WHEN dur_ns = {NONE} THEN ts_ns ELSE ts_ns + dur_ns END)"
+                f"SELECT min(ts_ns), max(CASE WHEN dur_ns < 0 THEN ts_ns ELSE ts_ns + dur_ns END)"
                 f" FROM {self._table(kind)}"
             )
             low, high = self._connection.execute(query).fetchall()[0]

@@ -135,7 +135,7 @@ class _Spans:
     def __init__(self, steps: list[Step]) -> None:
         steps = sorted(steps, key=lambda s: (s.ts_ns, s.step_id))
         self._start = np.array([s.ts_ns for s in steps], np.int64)
-        self._end = np.array([FOREVER if s.dur_ns == NONE else s.ts_ns + s.dur_ns for s in steps], np.int64)
+        self._end = np.array([FOREVER if s.dur_ns < 0 else s.ts_ns + s.dur_ns for s in steps], np.int64)
         self._ident = np.array([s.step_id for s in steps], np.int64)
         self._reach = np.maximum.accumulate(self._end)
 

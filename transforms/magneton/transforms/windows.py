@@ -21,8 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.pairing import UNTERMINATED_SLICE
-from magneton.transforms.staging import KINDS, NONE, Stage
+from magneton.transforms.staging import KINDS, NONE, OPEN, Stage
 
 FOREVER = 2**63 - 1
 _NATIVE_ID = {
@@ -70,14 +69,10 @@ class Window:
         return mine
 
 
-def ends(rows: Rows, stage: Stage) -> Ints:
+def ends(rows: Rows) -> Ints:
     """Return where slices end: open ones never, those of unknown length where they start."""
     ts, dur = rows["ts_ns"], rows["dur_ns"]
-    end: Ints = ts + np.where(dur == NONE, 0, dur)
-    if "flags" in rows:
-        open_ = stage.pool.codes.get(UNTERMINATED_SLICE)
-        if open_ is not None:
-            end = np.where((dur == NONE) & (rows["flags"] == open_), FOREVER, end)
+    end: Ints = np.where(dur == OPEN, FOREVER, ts + np.maximum(dur, 0))
     return end
 
 
@@ -192,7 +187,7 @@ def _keys(
         if not len(at):
             continue
         part = {column: values[at] for column, values in rows[label].items()}
-        end[mine] = ends(part, stage)
+        end[mine] = ends(part)
         own = _NATIVE_ID[label]
         if own is not None:
             native[mine] = part[own]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.json_events import Clean, EventArray
+from magneton.transforms.json_events import Clean, EventArray, value_end
 from magneton.transforms.microseconds import NotPlainError, to_ns
 from magneton.transforms.pairing import Paired, pair
 from magneton.transforms.sources import HEAD_BYTES, Input, Limits
@@ -32,6 +32,8 @@ from magneton.transforms.staging import NONE, Stage
 FORMAT = "kineto"
 
 _GROUP = 64
+# A device record of time 0 this long before everything else was never filled.
+_FAR_NS = 3_600 * 10**9
 
 Ints = NDArray[np.int64]
 
@@ -40,8 +42,8 @@ def sniff(head: bytes, path: Path) -> bool:
     """Tell whether a file may be a Chrome trace; formats with their own dialect of it are asked first."""
     text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
     if text.startswith(b"{"):
-        # The event array may begin beyond the head.
-        return b'"traceEvents"' in text or len(head) >= HEAD_BYTES
+        # The event array may begin beyond the head, or the file may stop before it.
+        return b'"traceEvents"' in text or len(head) >= HEAD_BYTES or value_end(text, 0) is None
     return re.match(rb"\[\s*(?:$|[{\]\[]|null\b)", text) is not None
 
 
@@ -67,6 +69,7 @@ class _Reader:
         self._columns = Columns(stage)
         self._names = ProcessNames()
         self._earliest: int | None = None
+        self._suspects: list[tuple[Cleaned, int, str]] = []
 
     def run(self) -> None:
         path, stage = self._source.path, self._stage
@@ -87,8 +90,8 @@ class _Reader:
             for start in range(0, len(elements), _GROUP):
                 self._group(elements[start : start + _GROUP], position + start)
             position += len(elements)
-        if position and stage.quarantined.get("not_an_object") == position:
-            raise InputFormatError("is not a trace: the elements of its list are not events", path=path)
+            self._refuse_other_lists(position)
+        self._settle_suspects()
         for paired in pair(stage):
             self._stage_paired(paired)
         read_header(stage, array.metadata, self._names, self._earliest)
@@ -98,6 +101,23 @@ class _Reader:
         if array.truncated or getattr(self._source, "truncated", False):
             stage.info.incomplete = True
             stage.warn("truncated", f"the file stops in the middle; {position} events were read")
+
+    def _refuse_other_lists(self, position: int) -> None:
+        """Refuse a file whose elements, up to here, are no objects at all."""
+        if self._stage.quarantined.get("not_an_object") == position:
+            raise InputFormatError("is not a trace: the elements of its list are not events", path=self._source.path)
+
+    def _settle_suspects(self) -> None:
+        """Decide on device records of time 0: where everything else is far away, the profiler never filled them."""
+        for cleaned, position, text in self._suspects:
+            if self._earliest is not None and self._earliest > _FAR_NS:
+                self._stage.quarantine("kernel_ts_zero", position, text)
+                self._stage.warn("kernel_ts_zero", f"event {position} is a device record of time 0")
+                continue
+            event = cleaned.event
+            group, category = group_of(event.ph, event.cat, event.name)
+            table = self._prepare(group, category, event.ph, [event], [cleaned.args], [position])
+            self._commit(group, event.ph, [event], table)
 
     def _group(self, elements: list[bytes], position: int) -> None:
         try:
@@ -109,8 +129,13 @@ class _Reader:
         """Repair or quarantine each element, then stage what is left as if it had been read that way."""
         kept: dict[tuple[str, str | None, str], list[tuple[Cleaned, int]]] = defaultdict(list)
         for at, raw in enumerate(elements, position):
+            if raw == b"{}":
+                self._stage.count(ignored=1)
+                continue
             cleaned = clean(raw, at, self._stage, self._limits, self._source.path)
-            if cleaned is not None:
+            if cleaned is not None and cleaned.suspect:
+                self._suspects.append((cleaned, at, raw.decode("utf-8", "replace")))
+            elif cleaned is not None:
                 event = cleaned.event
                 kept[(*group_of(event.ph, event.cat, event.name), event.ph)].append((cleaned, at))
         for (group, category, phase), members in kept.items():
@@ -142,7 +167,10 @@ class _Reader:
                     if group in DECODE_ARGS:
                         args = DECODE_ARGS[group](b"[%b]" % b",".join([e.args for e in members]))
                     at = [positions[id(e)] for e in members] if group == "edges" else []
-                    work.append((group, phase, members, self._prepare(group, spelled, phase, members, args, at)))
+                    table = self._prepare(group, spelled, phase, members, args, at)
+                    if table is not None and group == "kernels" and not np.all(table.columns["ts_ns"]):
+                        raise _Dirty
+                    work.append((group, phase, members, table))
                 except (msgspec.MsgspecError, UnicodeError, RecursionError, OverflowError, NotPlainError) as error:
                     raise _Dirty from error
         for group, phase, members, table in work:
@@ -174,8 +202,6 @@ class _Reader:
             known = dur != NONE
             if (dur[known] < 0).any() or (dur > self._limits.max_event_dur_ns).any():
                 raise _Dirty
-            if group == "kernels" and ((ts == 0) & (~known | (dur == 0))).any():
-                raise _Dirty
         return self._columns.of(group, category, phase, events, args, ts, dur, positions)
 
     def _commit(self, group: str, phase: str, events: Sequence[Event], table: Table | None) -> None:
@@ -205,7 +231,7 @@ class _Reader:
         args = coerce_args(group, written if isinstance(written, dict) else {}, self._stage)
         event = Event(ph="X", name=begin.name, args=msgspec.Raw(begin.args or b"{}"))
         ts = np.array([begin.ts_ns], np.int64)
-        dur = np.array([NONE if paired.dur_ns is None else paired.dur_ns], np.int64)
+        dur = np.array([paired.dur_ns], np.int64)
         table = self._columns.of(group, category, "X", [event], [args], ts, dur, [])
         columns = table.columns | {"track": np.array([begin.track], np.int32)}
         if group in ("ops", "annotations"):

@@ -35,10 +35,14 @@ _MESSAGES = {
 
 @dataclass(slots=True)
 class Cleaned:
-    """An event that fits, and its arguments in the type of its group (a dict where the group has none)."""
+    """An event that fits, and its arguments in the type of its group (a dict where the group has none).
+
+    ``suspect`` marks a device record of time 0: real only where the capture begins there.
+    """
 
     event: Event
     args: Any
+    suspect: bool = False
 
 
 def clean(raw: bytes, position: int, stage: Stage, limits: Limits, path: Path) -> Cleaned | None:
@@ -72,7 +76,7 @@ def clean(raw: bytes, position: int, stage: Stage, limits: Limits, path: Path) -
     event.args = Raw(_json(plain_args)) if plain_args else NO_ARGS
     for note in notes:
         stage.warn(note, f"{_MESSAGES[note]} (first in event {position})")
-    return Cleaned(event, typed)
+    return Cleaned(event, typed, group == "kernels" and bytes(event.ts) == b"0.000")
 
 
 def _event(value: Any, limits: Limits) -> tuple[str | None, Event | None, str]:
