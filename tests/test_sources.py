@@ -232,7 +232,8 @@ def test_files_cut_off_are_refused_and_leave_nothing(tmp_path: Path, format_: st
         path.write_bytes(data[:size])
         with pytest.raises(TruncatedInputError):
             normalize([path], tmp_path / "run")
-        path.write_bytes(gzip.compress(data)[: size // 2])
+        packed = gzip.compress(data)
+        path.write_bytes(packed[: len(packed) // 2])
         with pytest.raises(InputFormatError):
             normalize([path], tmp_path / "run")
     assert not (tmp_path / "run").exists()
