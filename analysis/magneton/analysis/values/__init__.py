@@ -1,0 +1,1 @@
+"""Matching of two programs by the values that flow through them: fingerprints in, matched regions out."""

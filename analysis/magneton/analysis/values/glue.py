@@ -1,0 +1,119 @@
+"""Cut and glue: from matched values to the finest partition of both graphs that is consistent with them.
+
+Operators joined by a value that is not a cut belong together; the operators that define a cut on side A and on side B
+belong together across the graphs. The connected components are the regions. Values derived from constants alone do not
+glue. An operator that by its schema only moves data is a region of its own if all its inputs and its output are cuts.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import networkx as nx
+
+from magneton.analysis.values.graph import Operator, ValueGraph
+from magneton.analysis.values.unions import Union
+
+Key = tuple[int, int]  # side, operator
+
+
+@dataclass(frozen=True)
+class ValueRegion:
+    """Operators (numbers in the graphs) of both sides that together compute the same values from the same values."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    movement: bool = False
+
+
+def cut_and_glue(
+    graphs: tuple[ValueGraph, ValueGraph],
+    cuts: tuple[set[int], set[int]],
+    pairs: list[tuple[int, int, int]],
+    unions: list[Union],
+) -> list[ValueRegion]:
+    """Return the regions, in order of execution on side A, then B.
+
+    Args:
+        graphs: both sides.
+        cuts: groups of each side that are cuts.
+        pairs: corresponding groups of A and B.
+        unions: wholes and their parts.
+    """
+    nodes = [(side, number) for side in (0, 1) for number in range(len(graphs[side].operators))]
+    joined: nx.utils.UnionFind = nx.utils.UnionFind(nodes)
+    movement = [_movement(graph, cut) for graph, cut in zip(graphs, cuts, strict=True)]
+    for side, graph in enumerate(graphs):
+        for value, number in enumerate(graph.group):
+            if graph.values[value].constant or number in cuts[side] or not graph.producers[value]:
+                continue
+            joined.union(*[(side, o) for o in (*graph.producers[value], *graph.consumers[value])])
+    _glue_definitions(graphs, pairs, unions, movement, joined)
+    members: dict[Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for side, number in nodes:
+        members[joined[side, number]][side].append(number)
+    moving = {(side, o) for side in (0, 1) for o in movement[side]}
+    regions = []
+    for a, b in members.values():
+        only_moves = all((0, o) in moving for o in a) and all((1, o) in moving for o in b)
+        regions.append(ValueRegion(tuple(a), tuple(b), only_moves))
+    return sorted(regions, key=lambda r: (r.a[0] if r.a else r.b[0], 0 if r.a else 1))
+
+
+def _movement(graph: ValueGraph, cut: set[int]) -> dict[int, int]:
+    """Return the operators that only move between cuts, with the group they bring forth."""
+    found = {}
+    for number, operator in enumerate(graph.operators):
+        if not operator.move or operator.constant or not operator.writes:
+            continue
+        sources = [graph.group[v] for v in operator.reads if not graph.values[v].constant]
+        targets = [graph.group[v] for v in operator.writes]
+        if sources and all(g in cut for g in sources) and all(g in cut for g in targets):
+            found[number] = targets[0]
+    return found
+
+
+def _glue_definitions(
+    graphs: tuple[ValueGraph, ValueGraph],
+    pairs: list[tuple[int, int, int]],
+    unions: list[Union],
+    movement: list[dict[int, int]],
+    joined: nx.utils.UnionFind,
+) -> None:
+    partner: list[dict[int, int]] = [{}, {}]
+    for index, (a, b, _) in enumerate(pairs):
+        partner[0][a] = partner[1][b] = index
+        ours, theirs = _definers(graphs[0], a, movement[0]), _definers(graphs[1], b, movement[1])
+        if ours and theirs:
+            joined.union(*[(0, o) for o in ours], *[(1, o) for o in theirs])
+    for union in unions:
+        side = union.whole_side
+        whole = _definers(graphs[side], union.whole, movement[side])
+        parts = [o for g in union.parts for o in _definers(graphs[1 - side], g, movement[1 - side])]
+        if whole and parts:
+            joined.union(*[(side, o) for o in whole], *[(1 - side, o) for o in parts])
+    # Movement that brings forth the same value on both sides corresponds.
+    same: dict[tuple[object, ...], list[Key]] = defaultdict(list)
+    for side in (0, 1):
+        for number, group in movement[side].items():
+            matched = partner[side].get(group)
+            same[("pair", matched) if matched is not None else ("alone", side, group)].append((side, number))
+    for found in same.values():
+        if len(found) > 1:
+            joined.union(*found)
+
+
+def _definers(graph: ValueGraph, group: int, movement: dict[int, int]) -> list[int]:
+    """Return the operators that compute a group's elements, not those that only move them about within it."""
+    found = []
+    for value in graph.members[group]:
+        for number in graph.producers[value]:
+            operator = graph.operators[number]
+            if number not in movement and not _within(graph, operator, group):
+                found.append(number)
+    return found
+
+
+def _within(graph: ValueGraph, operator: Operator, group: int) -> bool:
+    return operator.move and any(graph.group[v] == group for v in operator.reads)

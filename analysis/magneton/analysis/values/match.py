@@ -1,0 +1,124 @@
+"""The matcher: fingerprints of two programs in, corresponding values and regions out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from magneton.analysis.values.classes import Fingerprints, ValueClass, find_classes
+from magneton.analysis.values.definitions import feeds_own_class, pair_definitions
+from magneton.analysis.values.glue import ValueRegion, cut_and_glue
+from magneton.analysis.values.graph import ValueGraph
+from magneton.analysis.values.settings import MatchSettings
+from magneton.analysis.values.unions import Union, find_unions
+
+
+@dataclass(frozen=True)
+class MatchedValue:
+    """A value both sides hold: tensor ids of its definitions, and how far they differ (1 is the tolerance)."""
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    ratio: float
+    evidence: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class MatchedRegion:
+    """Operators of both sides (op ids) that compute the same values from the same values; one side may be empty."""
+
+    ops_a: tuple[int, ...]
+    ops_b: tuple[int, ...]
+    movement: bool
+
+
+@dataclass(frozen=True)
+class ValueMatch:
+    """The result: regions partition the operators of both sides.
+
+    Attributes:
+        regions: in order of execution.
+        pairs: corresponding definitions, one each side.
+        unions: wholes on one side against their parts on the other.
+        cuts_a: tensor ids of side A whose groups are cuts.
+        cuts_b: the same of side B.
+        second_input: whether matches were confirmed by a second input.
+    """
+
+    regions: tuple[MatchedRegion, ...]
+    pairs: tuple[MatchedValue, ...]
+    unions: tuple[MatchedValue, ...]
+    cuts_a: frozenset[int]
+    cuts_b: frozenset[int]
+    second_input: bool
+
+
+def match_values(a: ValueGraph, b: ValueGraph, settings: MatchSettings | None = None) -> ValueMatch:
+    """Match two graphs by what they compute.
+
+    Values match if their fingerprints agree within the tolerance of their precision and no other value is nearer; the
+    operators between matched values form the regions. See DESIGN section 5 in docs/design.md.
+
+    Args:
+        a: graph of side A.
+        b: graph of side B.
+        settings: tolerance, and switches for the parts of the method.
+    """
+    settings = settings or MatchSettings()
+    if not settings.copies:
+        a.finish(use_copies=False)
+        b.finish(use_copies=False)
+    prints = Fingerprints(a, b, settings)
+    classes = find_classes(prints)
+    pairs = pair_definitions(a, b, classes, use_context=settings.context)
+    class_of = tuple({g: n for n, c in enumerate(classes) for g in (c.a, c.b)[side]} for side in (0, 1))
+    unions = find_unions(prints, (set(class_of[0]), set(class_of[1]))) if settings.unions else []
+    cuts = _cuts((a, b), class_of, pairs, unions)
+    regions = cut_and_glue((a, b), cuts, pairs, unions)
+    return ValueMatch(
+        regions=tuple(_with_ids(a, b, region) for region in regions),
+        pairs=tuple(_pair(a, b, x, y, classes[n], prints.second) for x, y, n in pairs),
+        unions=tuple(_union(a, b, union) for union in unions),
+        cuts_a=frozenset(a.values[v].tensor_id for g in cuts[0] for v in a.members[g]),
+        cuts_b=frozenset(b.values[v].tensor_id for g in cuts[1] for v in b.members[g]),
+        second_input=prints.second,
+    )
+
+
+def _cuts(
+    graphs: tuple[ValueGraph, ValueGraph],
+    class_of: tuple[dict[int, int], ...],
+    pairs: list[tuple[int, int, int]],
+    unions: list[Union],
+) -> tuple[set[int], set[int]]:
+    """Return the cuts: paired definitions, unpaired ones unless they feed another of their class, wholes and parts."""
+    paired = ({x for x, _, _ in pairs}, {y for _, y, _ in pairs})
+    cuts = tuple(
+        {g for g in class_of[side] if g in paired[side] or not feeds_own_class(graphs[side], class_of[side], g)}
+        for side in (0, 1)
+    )
+    for union in unions:
+        cuts[union.whole_side].add(union.whole)
+        cuts[1 - union.whole_side].update(union.parts)
+    return cuts[0], cuts[1]
+
+
+def _with_ids(a: ValueGraph, b: ValueGraph, region: ValueRegion) -> MatchedRegion:
+    return MatchedRegion(
+        tuple(a.operators[o].op_id for o in region.a), tuple(b.operators[o].op_id for o in region.b), region.movement
+    )
+
+
+def _ids(graph: ValueGraph, group: int) -> tuple[int, ...]:
+    return tuple(graph.values[v].tensor_id for v in graph.members[group])
+
+
+def _pair(a: ValueGraph, b: ValueGraph, x: int, y: int, found: ValueClass, second: bool) -> MatchedValue:
+    evidence = ["values"] + (["second_input"] if second else []) + (["context"] if len(found.a) != len(found.b) else [])
+    return MatchedValue(_ids(a, x), _ids(b, y), found.ratio, tuple(evidence))
+
+
+def _union(a: ValueGraph, b: ValueGraph, union: Union) -> MatchedValue:
+    parts = tuple(i for g in union.parts for i in _ids(b if union.whole_side == 0 else a, g))
+    whole = _ids(a if union.whole_side == 0 else b, union.whole)
+    left, right = (whole, parts) if union.whole_side == 0 else (parts, whole)
+    return MatchedValue(left, right, 1.0, ("union",))

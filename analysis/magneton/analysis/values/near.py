@@ -1,0 +1,146 @@
+"""Near pairs among sketches of one arrangement, in near-linear time.
+
+A sketch is linear and 64 buckets wide: the distance of two sketches estimates the distance of the values to about 12 %.
+Pairs are proposed by three random projections (sorted windows on the first) and confirmed on the whole sketch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+# Candidates alive at once, and candidates kept for one sketch (nearest in relative position of definition).
+_CHUNK = 2_000_000
+_CONFIRM = 1 << 16
+_N_PROJECTIONS = 3
+
+
+@dataclass
+class Column:
+    """Sketches of one arrangement on one side.
+
+    Attributes:
+        owner: group each sketch belongs to, shape ``(n,)``.
+        sketch: shape ``(n, 64)``, of centred values.
+        offset: mean times the root of the number of elements: the part of the value along the constant, ``(n,)``.
+        spread: norm of the centred value, ``(n,)``.
+        tolerance: relative tolerance, ``(n,)``.
+        floor: noise floor of the distance, ``(n,)``.
+        label: equal for values that may match at all (holes, constancy, kind of number), ``(n,)``.
+        place: relative position of the definition, 0 to 1, ``(n,)``.
+    """
+
+    owner: Ints
+    sketch: npt.NDArray[np.float32]
+    offset: Floats
+    spread: Floats
+    tolerance: Floats
+    floor: Floats
+    label: Ints
+    place: Floats
+
+
+@dataclass
+class Near:
+    """Confirmed pairs: positions in both columns and distance relative to the tolerance (1 is the limit)."""
+
+    left: Ints
+    right: Ints
+    ratio: Floats
+
+
+def _limit(left: Column, i: Ints, right: Column, j: Ints) -> Floats:
+    tolerance = np.maximum(left.tolerance[i], right.tolerance[j])
+    spread = np.maximum(left.spread[i], right.spread[j])
+    return tolerance * spread + np.maximum(left.floor[i], right.floor[j]) + 1e-30
+
+
+# The sketch estimates a distance: a true distance at the limit must not be lost to the estimate.
+_SLACK = 1.3
+
+
+def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 64) -> Near:
+    """Return the pairs of two columns whose values agree within tolerance.
+
+    Args:
+        left: first column.
+        right: second column.
+        same: both columns are the same one: each pair once, never a sketch with one of its own group.
+        most: candidates looked at per left sketch at most; those at similar relative position are kept (values of
+            low precision within a fraction of a per cent of each other would otherwise be quadratic).
+    """
+    empty = Near(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
+    if not len(left.owner) or not len(right.owner):
+        return empty
+    directions = np.random.default_rng(3).standard_normal((left.sketch.shape[1], _N_PROJECTIONS))
+    directions /= np.linalg.norm(directions, axis=0)
+    shift = np.array([0.5, -0.3, 0.2])
+    proj_left = left.sketch @ directions + left.offset[:, None] * shift
+    proj_right = right.sketch @ directions + right.offset[:, None] * shift
+    # A projection of the difference exceeds the distance by little: directions are of length 1, offsets count below 1.
+    largest = float(right.tolerance.max())
+    window = _SLACK * (np.maximum(left.tolerance, largest) * left.spread * 1.5 + 2.0 * left.floor) + 1e-30
+    order = np.argsort(proj_right[:, 0], kind="stable")
+    along = proj_right[order, 0]
+    low = np.searchsorted(along, proj_left[:, 0] - window)
+    high = np.searchsorted(along, proj_left[:, 0] + window, side="right")
+    found: list[tuple[Ints, Ints, Floats]] = []
+    for every_i, every_j in _candidates(low, high, order):
+        keep = left.label[every_i] == right.label[every_j]
+        keep &= (np.abs(proj_left[every_i, 1:] - proj_right[every_j, 1:]) <= window[every_i, None]).all(axis=1)
+        if same:
+            keep &= left.owner[every_i] < right.owner[every_j]
+        some_i, some_j = every_i[keep], every_j[keep]
+        limit = _limit(left, some_i, right, some_j)
+        keep = np.abs(left.offset[some_i] - right.offset[some_j]) <= _SLACK * limit
+        keep &= np.abs(left.spread[some_i] - right.spread[some_j]) <= _SLACK * limit
+        i, j = _nearest_in_place(some_i[keep], some_j[keep], left, right, most)
+        ratio = _distance(left, i, right, j) / _limit(left, i, right, j)
+        keep = ratio <= _SLACK
+        found.append((i[keep], j[keep], ratio[keep]))
+    if not found:
+        return empty
+    return Near(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def _candidates(low: Ints, high: Ints, order: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Yield index pairs of overlapping windows, a bounded number at a time."""
+    count = high - low
+    total = np.cumsum(count)
+    start = 0
+    while start < len(count):
+        before = total[start - 1] if start else 0
+        end = max(start + 1, int(np.searchsorted(total, before + _CHUNK)))
+        lengths = count[start:end]
+        i = np.repeat(np.arange(start, end), lengths)
+        inside = np.arange(int(lengths.sum())) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        yield i, order[inside + np.repeat(low[start:end], lengths)]
+        start = end
+
+
+def _nearest_in_place(i: Ints, j: Ints, left: Column, right: Column, most: int) -> tuple[Ints, Ints]:
+    """Keep for every left sketch the ``most`` candidates whose definition lies at the most similar relative position."""
+    if not len(i) or np.bincount(i).max() <= most:
+        return i, j
+    gap = np.abs(left.place[i] - right.place[j])
+    order = np.lexsort((gap, i))
+    i, j = i[order], j[order]
+    first = np.concatenate([[0], np.flatnonzero(np.diff(i)) + 1])
+    rank = np.arange(len(i)) - np.repeat(first, np.diff(np.concatenate([first, [len(i)]])))
+    keep = rank < most
+    return i[keep], j[keep]
+
+
+def _distance(left: Column, i: Ints, right: Column, j: Ints) -> Floats:
+    """Return the estimated distance of values: of the centred parts by sketch, of the means exactly."""
+    distance = np.empty(len(i))
+    for start in range(0, len(i), _CONFIRM):
+        part = slice(start, start + _CONFIRM)
+        distance[part] = np.linalg.norm(left.sketch[i[part]] - right.sketch[j[part]], axis=1)
+    return np.hypot(distance, left.offset[i] - right.offset[j])
