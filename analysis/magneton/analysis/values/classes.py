@@ -18,6 +18,7 @@ DUPLICATE_TOLERANCE = 1e-5
 DUPLICATE_NOISE = 2e-7
 # If the second-best candidate is within this factor of the best, definition order decides.
 UNCLEAR = 4.0
+Entry = tuple[int, np.ndarray, np.ndarray | None]  # group, sketch, sketch of the second input
 # Arrangements of one key that a group may have (permutations of equal axes are several entries of one value).
 _MAX_ENTRIES = 6
 
@@ -75,7 +76,7 @@ class Fingerprints:
         self._columns = tuple(self._build(graph, found) for graph, found in zip(self.sides, self.groups, strict=True))
 
     def _build(self, graph: ValueGraph, found: dict[int, Group]) -> dict[str, tuple[Column, Column | None]]:
-        entries: dict[str, list[tuple[int, np.ndarray, np.ndarray | None]]] = defaultdict(list)
+        entries: dict[str, list[Entry]] = defaultdict(list)
         for number, group in found.items():
             if not group.value.stats:
                 continue
@@ -91,14 +92,15 @@ class Fingerprints:
                         entries[key].append((number, sketch, again[index][1] if same else None))
         return {key: self._column(list_, found, len(graph.operators)) for key, list_ in entries.items()}
 
-    def _column(self, entries: list, found: dict[int, Group], length: int) -> tuple[Column, Column | None]:
+    def _column(self, entries: list[Entry], found: dict[int, Group], length: int) -> tuple[Column, Column | None]:
         owners = [number for number, _, _ in entries]
         first = self._filled(owners, [s for _, s, _ in entries], found, length, again=False)
-        if not self.second or any(s is None for _, _, s in entries):
+        again = [sketch for _, _, sketch in entries if sketch is not None]
+        if not self.second or len(again) < len(entries):
             return first, None
         if any((g := found[o].again) is None or g.stats is None for o in owners):
             return first, None
-        return first, self._filled(owners, [s for _, _, s in entries], found, length, again=True)
+        return first, self._filled(owners, again, found, length, again=True)
 
     def _filled(
         self,
@@ -141,6 +143,11 @@ class Fingerprints:
     @staticmethod
     def _label(group: Group, stats: Stats) -> tuple[object, ...]:
         return group.value.numel, stats.holes, group.constant, is_floating(group.value.dtype)
+
+    def in_order(self, side: int, numbers: list[int]) -> list[int]:
+        """Return groups of a side in order of definition."""
+        found = self.groups[side]
+        return sorted(numbers, key=lambda number: (found[number].defined, number))
 
     def duplicates(self, side: int) -> dict[int, int]:
         """Return for each group of a side the first defined group that holds the same value."""
@@ -228,10 +235,7 @@ def find_classes(prints: Fingerprints) -> list[ValueClass]:
             members[side][representative].append(number)
     found = []
     for (a, b), ratio in chosen.items():
-        ordered = [
-            tuple(sorted(members[side][number], key=lambda n, s=side: (prints.groups[s][n].defined, n)))
-            for side, number in enumerate((a, b))
-        ]
+        ordered = [tuple(prints.in_order(side, members[side][number])) for side, number in enumerate((a, b))]
         found.append(ValueClass(ordered[0], ordered[1], ratio))
     return sorted(found, key=lambda c: (prints.groups[0][c.a[0]].defined, c.a[0], c.b[0]))
 
@@ -270,10 +274,7 @@ def _by_order(
     joined.add_edges_from(((0, a), (1, b)) for a, b in best if a in unclear[0] or b in unclear[1])
     chosen = []
     for component in nx.connected_components(joined):
-        ordered = [
-            sorted((n for s, n in component if s == side), key=lambda n, s=side: (prints.groups[s][n].defined, n))
-            for side in (0, 1)
-        ]
+        ordered = [prints.in_order(side, [n for s, n in component if s == side]) for side in (0, 1)]
         pairs = list(zip(*ordered, strict=False))
         if len(ordered[0]) == len(ordered[1]) and all(pair in best for pair in pairs):
             chosen += pairs

@@ -27,6 +27,11 @@ class Union:
     parts: tuple[int, ...]
 
 
+# Shape the slices were taken of, their buckets, and the buckets for the second input.
+_Slices = list[tuple[tuple[int, ...], np.ndarray, np.ndarray | None]]
+_Shape = tuple[object, ...]
+
+
 @dataclass(slots=True)
 class _Part:
     group: int
@@ -40,9 +45,9 @@ def find_unions(prints: Fingerprints, matched: tuple[set[int], set[int]]) -> lis
     return _of_side(prints, 0, slices[0], slices[1], matched[0]) + _of_side(prints, 1, slices[1], slices[0], matched[1])
 
 
-def _slices(prints: Fingerprints, side: int) -> dict[int, list[tuple[tuple[int, ...], np.ndarray, np.ndarray | None]]]:
+def _slices(prints: Fingerprints, side: int) -> dict[int, _Slices]:
     graph = prints.sides[side]
-    found: dict[int, list[tuple[tuple[int, ...], np.ndarray, np.ndarray | None]]] = defaultdict(list)
+    found: dict[int, _Slices] = defaultdict(list)
     for number, group in prints.groups[side].items():
         if group.constant:
             continue
@@ -62,8 +67,10 @@ def _trail(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(sorted(n for n in shape[1:] if n > 1))
 
 
-def _of_side(prints: Fingerprints, side: int, wholes: dict, parts: dict, matched: set[int]) -> list[Union]:
-    by_shape: dict[tuple[object, ...], list[_Part]] = defaultdict(list)
+def _of_side(
+    prints: Fingerprints, side: int, wholes: dict[int, _Slices], parts: dict[int, _Slices], matched: set[int]
+) -> list[Union]:
+    by_shape: dict[_Shape, list[_Part]] = defaultdict(list)
     for number, found in parts.items():
         numel = prints.groups[1 - side][number].value.numel
         for shape, first, again in found:
@@ -81,7 +88,14 @@ def _of_side(prints: Fingerprints, side: int, wholes: dict, parts: dict, matched
     return result
 
 
-def _split(prints: Fingerprints, side: int, whole: int, found: list, by_shape: dict, stacked: dict) -> tuple[int, ...]:
+def _split(
+    prints: Fingerprints,
+    side: int,
+    whole: int,
+    found: _Slices,
+    by_shape: dict[_Shape, list[_Part]],
+    stacked: dict[_Shape, np.ndarray],
+) -> tuple[int, ...]:
     """Return the parts of a whole in order, as few as fit; empty when there are none."""
     tolerance = _tolerance(prints, side, whole)
     numel = prints.groups[side][whole].value.numel
