@@ -112,7 +112,7 @@ def parse(raw: bytes) -> Node:
 def decode(elements: Elements, notes: Notes) -> Iterator[Row]:
     """Yield the rows of an execution trace that stands alone: calls in order, without times, and their tensors.
 
-    ``ts_ns`` only numbers the calls, ``dur_ns`` is unknown.
+    ``ts_ns`` only numbers the calls (it is the node's id), ``dur_ns`` is unknown.
 
     Args:
         elements: the elements of ``nodes``, as their JSON text.
@@ -154,7 +154,7 @@ def operator(node: Node) -> dict[str, Any]:
         "input_types": json_text(inputs.types),
         "input_strides": json_text(inputs.strides) if inputs.strides else None,
         "concrete_inputs": json_text(concrete),
-        "attributes": attributes(node_id=node.id, parent_node_id=node.parent, op_schema=node.schema, **node.more),
+        "attributes": attributes(parent_node_id=node.parent, op_schema=node.schema, **node.more),
     }
 
 

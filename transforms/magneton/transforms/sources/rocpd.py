@@ -139,14 +139,13 @@ class _Process:
                 "attributes": attributes(
                     kernel_name=mangled,
                     queue=integer(record["queue_id"]),
-                    dispatch=integer(record["dispatch_id"]),
                     scratch_bytes=integer(record["private_segment_size"]),
                     region=self._strings.get(record["region_name_id"]),
                     graph_executable=integer(record["graph_exec_id"]),
                 ),
             }
 
-        columns = (*_COMMON, "agent_id", "kernel_id", "dispatch_id", *grid, *block, "group_segment_size")
+        columns = (*_COMMON, "agent_id", "kernel_id", *grid, *block, "group_segment_size")
         table = self._tables.get("kernel_dispatch", "")
         return events(self._database, table, (*columns, "private_segment_size"), self._notes, build)
 

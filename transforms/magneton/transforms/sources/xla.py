@@ -184,10 +184,10 @@ def _instruction(event: XlaEvent, instruction: Instruction | None) -> dict[str, 
         shapes = [shape for operand in instruction.operands for shape in operand]
         found = {"input_dims": json_text([s.dims for s in shapes]), "input_types": json_text([s.dtype for s in shapes])}
         opcode, op_name, source = instruction.opcode, instruction.op_name, _source(instruction)
+    # Only what all executions share: a number of its own in each would be a text of its own in each.
     found["attributes"] = attributes(
         hlo_op=args.get("hlo_op") or event.name,
         hlo_module=args.get("hlo_module"),
-        run_id=int64(args.get("run_id")),
         device_ordinal=int64(args.get("device_ordinal")),
         opcode=opcode,
         op_name=op_name,
