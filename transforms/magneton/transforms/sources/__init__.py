@@ -96,5 +96,5 @@ def find_source(head: bytes, path: Path) -> Source:
     raise InputFormatError(
         "is empty" if not head.strip() else "is not in a format we read",
         path=path,
-        remedy="give a trace file: kineto/Chrome JSON and the others listed in docs/formats.md",
+        remedy="give a trace file: docs/traces.md lists what can be read",
     )
