@@ -214,6 +214,21 @@ def test_codecs_and_names_that_lie(tmp_path: Path, normalized: Normalizer, forma
     assert not list(Path(tmp_path).glob("magneton-*"))
 
 
+def test_the_folder_jax_writes_is_one_recording(tmp_path: Path) -> None:
+    profiles = tmp_path / "log" / "plugins" / "profile"
+    folder = profiles / "2026_01_01_00_00_00"
+    folder.mkdir(parents=True)
+    (folder / "host.xplane.pb").write_bytes(xplane())
+    (folder / "perfetto_trace.json.gz").write_bytes(gzip.compress(jax_json()))
+    for given in (tmp_path / "log", folder):
+        manifest = normalize([given], tmp_path / "run", NormalizeOptions(overwrite=True))
+        assert [c.source_format for c in manifest.captures] == ["xplane"]
+        assert manifest.notes == ["left out perfetto_trace.json.gz: made from the xplane.pb beside it"]
+    (profiles / "2026_01_02_00_00_00").mkdir()
+    with pytest.raises(InputFormatError, match="2 profiles"):
+        normalize([tmp_path / "log"], tmp_path / "run", NormalizeOptions(overwrite=True))
+
+
 def test_begins_and_ends_are_paired_in_every_chrome_trace(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_bytes(jax_json())

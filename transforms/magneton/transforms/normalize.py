@@ -221,15 +221,40 @@ def _find(paths: Sequence[Path], kind: str, limits: Limits, notes: list[str]) ->
             found.append(CaptureFile(path, kind, find_source(TraceInput(path, limits).head(), path)))
             continue
         members = []
-        for member in sorted(p for p in path.iterdir() if p.is_file() and not p.name.startswith(".")):
+        for member in sorted(p for p in _folder(path).iterdir() if p.is_file() and not p.name.startswith(".")):
             try:
                 members.append(CaptureFile(member, kind, find_source(TraceInput(member, limits).head(), member)))
             except InputFormatError:
                 notes.append(f"left out {member.name}: not a trace in a format we read")
         if not members:
             raise InputFormatError("holds no trace files in a format we read", path=path)
-        found += members
+        found += _without_copies(members, notes)
     return found
+
+
+def _folder(path: Path) -> Path:
+    """Return the folder whose files are meant: a TensorBoard log keeps each profile in `plugins/profile/<time>`."""
+    profiles = path / "plugins" / "profile"
+    if not profiles.is_dir():
+        return path
+    runs = sorted(p for p in profiles.iterdir() if p.is_dir())
+    if len(runs) != 1:
+        raise InputFormatError(
+            f"is a TensorBoard log of {len(runs)} profiles",
+            path=path,
+            remedy="name one of the folders in plugins/profile",
+        )
+    return runs[0]
+
+
+def _without_copies(members: Sequence[CaptureFile], notes: list[str]) -> list[CaptureFile]:
+    """Leave out JSON that JAX writes beside an ``xplane.pb``: it is made of it, and says less."""
+    if not any(m.source.FORMAT == "xplane" for m in members):
+        return list(members)
+    for member in members:
+        if member.source.FORMAT == "jax_trace":
+            notes.append(f"left out {member.path.name}: made from the xplane.pb beside it")
+    return [m for m in members if m.source.FORMAT != "jax_trace"]
 
 
 def _read(file: CaptureFile, stage: Stage, limits: Limits, options: NormalizeOptions) -> None:
