@@ -67,11 +67,14 @@ class TraceInput:
     def head(self) -> bytes:
         """Return the first 64 KiB of the decompressed content, or what there is of it."""
         head = b""
-        with contextlib.suppress(TruncatedInputError):
+        try:
             for block in self._decoded():
                 head += block
                 if len(head) >= HEAD_BYTES:
                     break
+        except TruncatedInputError:
+            if not head:
+                raise
         self._read = 0
         return head[:HEAD_BYTES]
 

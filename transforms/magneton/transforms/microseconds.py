@@ -17,9 +17,12 @@ from numpy.typing import NDArray
 
 from magneton.transforms.staging import NONE
 
-_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
+_NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,17})?", re.ASCII)
 _CONTEXT = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_EVEN)
 _MAX_TEXT = 200
+# What Arrow may be given: it reads beyond its tables for large exponents.
+_PLAIN_TEXT = 40
+_PLAIN_EXPONENT = re.compile(rb"[eE][+-]?\d{1,2}$|^[^eE]*$")
 _INT64_MAX = 2**63 - 1
 
 
@@ -45,6 +48,8 @@ def to_ns(texts: Sequence[bytes]) -> NDArray[np.int64]:
         lengths = np.fromiter(map(len, texts), np.int32, rows)
     if not data:
         return np.full(rows, NONE, np.int64)
+    if int(lengths.max()) > _PLAIN_TEXT or ((b"e" in data or b"E" in data) and not all(map(_plain_exponent, texts))):
+        raise NotPlainError
     offsets = np.zeros(rows + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
     missing = lengths == 0
@@ -64,6 +69,10 @@ def to_ns(texts: Sequence[bytes]) -> NDArray[np.int64]:
     if not missing.all() and (np.where(missing, 0, high) != np.where(missing, 0, low >> 63)).any():
         raise NotPlainError
     return ns
+
+
+def _plain_exponent(text: bytes) -> bool:
+    return _PLAIN_EXPONENT.search(text) is not None
 
 
 def text_to_ns(text: str) -> int | str:

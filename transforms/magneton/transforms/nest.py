@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 NOBODY = -1
+# Steps to climb one by one before jumping.
+_STEPS = 16
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -105,11 +107,23 @@ def _climb(up: Ints, end: Ints, start: Ints, query: Ints) -> Ints:
     """Return the innermost container at or above ``start`` that ends no earlier than ``query`` (-1: none)."""
     at = start.copy()
     active = np.flatnonzero(at >= 0)
-    while len(active):
-        here = at[active]
-        active = active[end[here] < query[active]]
+    for _ in range(_STEPS):
+        active = active[end[at[active]] < query[active]]
         at[active] = up[at[active]]
         active = active[at[active] >= 0]
+        if not len(active):
+            return at
+    # A deep stack: jump. Ends never shrink on the way up, so that all those skipped end too early.
+    jumps = [up]
+    while (jumps[-1] >= 0).any():
+        last = jumps[-1]
+        jumps.append(np.where(last >= 0, last[last], -1))
+    active = active[end[at[active]] < query[active]]
+    for jump in reversed(jumps):
+        target = jump[at[active]]
+        early = (target >= 0) & (end[target] < query[active])
+        at[active[early]] = target[early]
+    at[active] = up[at[active]]
     return at
 
 
