@@ -23,6 +23,7 @@ FORMAT = "onnxruntime"
 _CATEGORY = re.compile(rb'"cat"\s*:\s*"(?:Session|Node|Kernel|Api)"')
 _SNIFF_BYTES = 4096
 _WORK = "_kernel_time"
+_FENCES = ("_fence_before", "_fence_after")
 _RUN = "model_run"
 _MAX_EVENTS = 1_000_000
 _SIZES = ("activation_size", "parameter_size", "output_size")
@@ -58,7 +59,7 @@ def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]
             yield from other_rows(event)
             continue
         common = {"name": event.name, "ts_ns": event.ts_ns, "dur_ns": event.dur_ns, "pid": event.pid, "tid": event.tid}
-        if event.category == "Node" and event.name.endswith(_WORK):
+        if event.category == "Node" and not event.name.endswith(_FENCES):
             identity = event.position if with_devices else None
             yield "ops", {**common, **_operator(event), "external_id": identity}
             node = {**common, "external_id": identity}
