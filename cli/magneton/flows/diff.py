@@ -49,7 +49,7 @@ def compare(
     a: Path,
     b: Path,
     out: Path | None = None,
-    settings: DiffSettings = DiffSettings(),
+    settings: DiffSettings | None = None,
     *,
     progress: Callable[[str], None] | None = None,
 ) -> Published:
@@ -85,7 +85,7 @@ def compare(
                 sides.append((path, path))
         say("aligning")
         tool = f"magneton {version('magneton')}"
-        result = diff(Recording.open(sides[0][0]), Recording.open(sides[1][0]), settings, tool)
+        result = diff(Recording.open(sides[0][0]), Recording.open(sides[1][0]), settings or DiffSettings(), tool)
         for name, (table, data) in result.tables.items():
             write_table(staging / f"{name}.parquet", table, data)
         (staging / "report.md").write_text(render(result.document), encoding="utf-8")
