@@ -33,9 +33,9 @@ def event(category: str, name: str, ts: int, dur: int, pid: int = 3, **args: Any
     return {"cat": category, "pid": pid, "tid": pid, "dur": dur, "ts": ts, "ph": "X", "name": name, "args": args}
 
 
-def test_fences_are_no_work(shared: Path) -> None:
+def test_fences_are_no_work(root: Path) -> None:
     """Fault case 36, `trace_alone`."""
-    found, notes = rows_of((shared / "faults/36-onnxruntime-session-relative/ort.json").read_bytes())
+    found, notes = rows_of((root / "tests/faults/36-onnxruntime-session-relative/ort.json").read_bytes())
     assert (notes.framework, notes.n_kept, notes.n_raw) == ("onnxruntime", 12, 12)
     by_op: Counter[str] = Counter()
     for row in found["ops"]:

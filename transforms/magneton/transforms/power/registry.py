@@ -91,7 +91,7 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
         raise ClockAlignmentError(
             "cannot be joined: the trace has no absolute time",
             path=log.report.file,
-            remedy="this needs the session start time: record with a profiler that writes it",
+            remedy="needs session start time: record with a profiler that writes it",
         )
     given = list(anchors)
     offset = log.report.offset_ns
