@@ -11,9 +11,13 @@ from magneton.analysis.align.work import Step
 
 @dataclass
 class Average:
-    """The averaged step of one side and the device time of every step it was made from, in ns."""
+    """The averaged step of one side and the device time of every step it was made from, in ns.
+
+    ``step_id`` is the step whose calls the leaves' idents are.
+    """
 
     tree: Node
+    step_id: int | None
     n_steps: int
     step_device_ns: list[float]
     step_kernel_ns: list[float]
@@ -33,7 +37,8 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
         unit: samples or tokens of one step: the means are divided by it.
     """
     by_time = sorted(range(len(steps)), key=lambda i: (steps[i].tree.device_ns, i))
-    template = steps[by_time[(len(steps) - 1) // 2]].tree
+    middle = steps[by_time[(len(steps) - 1) // 2]]
+    template = middle.tree
     leaves = template.leaves()
     total = {leaf: Work() for leaf in leaves}
     members: dict[Node, list[int]] = {leaf: [] for leaf in leaves}
@@ -59,6 +64,7 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
     freeze(tree, intern)
     return Average(
         tree,
+        middle.row["step_id"] if middle.row else None,
         len(steps),
         [s.tree.device_ns / unit for s in steps],
         [sum(leaf.work.kernel_ns for leaf in s.tree.leaves() if leaf.work) / unit for s in steps],

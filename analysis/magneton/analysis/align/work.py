@@ -92,6 +92,11 @@ def _of_rank(table: pa.Table, rank: int) -> pa.Table:
     return table.filter(pc.equal(column, rank))
 
 
+def _timed(table: pa.Table) -> pa.Table:
+    """Return the rows that have a time: a values capture sees the same calls again, without."""
+    return table.filter(pc.is_valid(table.column("ts_ns")))
+
+
 def _shapes(cache: dict[str, Shape], text: str | None) -> Shape | None:
     """Return the tensor shapes in an ``input_dims`` text; scalars and lists of tensors flattened to tensors."""
     if text is None:
@@ -123,9 +128,9 @@ class _Builder:
 
     def __init__(self, recording: Recording, rank: int) -> None:
         self.rank = rank
-        ops = _of_rank(recording.table("ops", _OP_COLUMNS), rank)
+        ops = _timed(_of_rank(recording.table("ops", _OP_COLUMNS), rank))
         self.ops = {row["op_id"]: row for row in ops.to_pylist()}
-        frames = recording.table("frames", ("frame_id", "parent_id", "module_id", "ts_ns", "dur_ns"))
+        frames = _timed(recording.table("frames", ("frame_id", "parent_id", "module_id", "ts_ns", "dur_ns")))
         ids = frames.column("frame_id").to_numpy()
         parents = pc.fill_null(frames.column("parent_id"), -1).to_numpy()
         self.frame_parent = dict(zip(ids.tolist(), parents.tolist(), strict=True))

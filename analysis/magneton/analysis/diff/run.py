@@ -17,6 +17,7 @@ from magneton.analysis.align.similarity import Similarity
 from magneton.analysis.align.steps import Choice, choose_steps, usable_steps
 from magneton.analysis.align.tree import Interner, Node, Work
 from magneton.analysis.align.work import Side, load_side
+from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values
 from magneton.analysis.diff.findings import find
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, build, region_docs
 from magneton.analysis.diff.rollup import rollups
@@ -99,6 +100,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     units = _units(side_a, side_b, choice, scale, settings)
     swapped = b.manifest.run_id < a.manifest.run_id
     aligned = [_align(s.name, s.a, s.b, units, scale, intern, swapped) for s in choice.strata]
+    method = _by_values(aligned, side_a, side_b, notes)
     kernel_a = sum(_kernel_ns(part.a.tree) for part in aligned)
     kernel_b = sum(_kernel_ns(part.b.tree) for part in aligned)
     regions = [r for part in aligned for r in build(part.found, part.name, kernel_a, kernel_b)]
@@ -118,7 +120,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
             for p in aligned
         ],
         same_devices=same,
-        method="structure",
+        method=method,
         notes=notes,
     )
     identity = diff_id(a.manifest.run_id, b.manifest.run_id, json.dumps(asdict(settings), sort_keys=True))
@@ -251,6 +253,24 @@ def _align(
     if swapped:
         found = [Correspondence(c.b, c.a, c.score, c.evidence) for c in found]
     return _Aligned(name, average_a, average_b, found)
+
+
+def _by_values(aligned: list[_Aligned], a: Side, b: Side, notes: list[Note]) -> str:
+    """Replace what structure says by what values say, where both sides recorded them; return the method used."""
+    values_a, values_b = load_values(a.recording, a.rank), load_values(b.recording, b.rank)
+    if values_a is None or values_b is None:
+        return "structure"
+    for part in aligned:
+        trees, steps = (part.a.tree, part.b.tree), (part.a.step_id, part.b.step_id)
+        result = correspond((values_a, values_b), trees, steps, part.found)
+        part.found = result.found
+        for side, share in (("A", result.joined_a), ("B", result.joined_b)):
+            if share < MIN_JOINED:
+                text = f"side {side}: only {100 * share:.0f} % of device time is joined to the values capture"
+                notes.append(Note("values_not_joined", text))
+        if not result.match.second_input:
+            notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
+    return "values"
 
 
 def _leaf_total(tree: Node) -> Work:

@@ -11,6 +11,8 @@ from magneton.analysis.values.graph import ValueGraph
 from magneton.analysis.values.settings import MatchSettings
 from magneton.analysis.values.unions import Union, find_unions
 
+__all__ = ["MatchSettings", "MatchedRegion", "MatchedValue", "ValueMatch", "match_values"]
+
 
 @dataclass(frozen=True)
 class MatchedValue:

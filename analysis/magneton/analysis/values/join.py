@@ -1,0 +1,51 @@
+"""Joining a values capture to the profile of the same program: the same calls, seen by two observers.
+
+The values capture sees every dispatched operator and no time; the profile sees time and the interfaces around the operators.
+Both run the same program, so they are joined by order: the heaviest common subsequence on name and shapes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+from magneton.analysis.align.sequence import heaviest_common_subsequence
+
+# A call whose shapes differ (or were not recorded) still joins by name, at less weight.
+_NAME_ONLY = 0.6
+
+
+def join_calls(values: list[dict[str, Any]], profile: list[dict[str, Any]]) -> dict[int, int]:
+    """Return for each joined profile call (op id) the values call (op id) it is.
+
+    Args:
+        values: rows of ``ops`` of the values capture (``op_id``, ``name``, ``input_dims``), in order.
+        profile: rows of ``ops`` of one step of the profile, in order of start.
+    """
+    known = {row["name"] for row in values}
+    seen = [row for row in profile if row["name"] in known]
+    if not values or not seen:
+        return {}
+    ids_left, left = _symbols(values)
+    ids_right, right = _symbols(seen)
+    by_name: dict[str, list[int]] = defaultdict(list)
+    for index, (name, _) in enumerate(right):
+        by_name[name].append(index)
+    similarity = np.zeros((len(left), len(right)), dtype=np.float32)
+    for index, (name, dims) in enumerate(left):
+        for other in by_name.get(name, ()):
+            similarity[index, other] = 1.0 if dims is not None and dims == right[other][1] else _NAME_ONLY
+    pairs = heaviest_common_subsequence(ids_left, ids_right, similarity)
+    return {seen[j]["op_id"]: values[i]["op_id"] for i, j in pairs}
+
+
+def _symbols(rows: list[dict[str, Any]]) -> tuple[np.ndarray, list[tuple[str, str | None]]]:
+    numbers: dict[tuple[str, str | None], int] = {}
+    ids = np.empty(len(rows), dtype=np.int64)
+    for index, row in enumerate(rows):
+        dims = row["input_dims"]
+        key = (row["name"], None if dims is None else dims.replace(" ", ""))
+        ids[index] = numbers.setdefault(key, len(numbers))
+    return ids, list(numbers)
