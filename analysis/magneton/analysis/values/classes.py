@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import networkx as nx
@@ -16,6 +16,8 @@ from magneton.analysis.values.settings import MatchSettings, noise_of, tolerance
 # Duplicates within a side are computed by the same operators: they agree far better than two implementations do.
 DUPLICATE_TOLERANCE = 1e-5
 DUPLICATE_NOISE = 2e-7
+# A sketch estimates a distance: at the limit of the tolerance it may exceed it by this factor.
+AGREES = 1.3
 # If the second-best candidate is within this factor of the best, definition order decides.
 UNCLEAR = 4.0
 Entry = tuple[int, np.ndarray, np.ndarray | None]  # group, sketch, sketch of the second input
@@ -152,19 +154,14 @@ class Fingerprints:
     def duplicates(self, side: int) -> dict[int, int]:
         """Return for each group of a side the first defined group that holds the same value."""
         near: dict[int, list[int]] = defaultdict(list)
-        for first, _ in self._columns[side].values():
-            exact = Column(
-                first.owner,
-                first.sketch,
-                first.offset,
-                first.spread,
-                np.full(len(first.owner), DUPLICATE_TOLERANCE),
-                DUPLICATE_NOISE * np.hypot(first.spread, first.offset),
-                first.label,
-                first.place,
-            )
+        for first, again in self._columns[side].values():
+            exact = _exact(first)
             pairs = near_pairs(exact, exact, same=True)
-            for a, b in zip(exact.owner[pairs.left].tolist(), exact.owner[pairs.right].tolist(), strict=True):
+            left, right = pairs.left, pairs.right
+            if again is not None:
+                keep = pair_ratio(_exact(again), left, _exact(again), right) <= AGREES
+                left, right = left[keep], right[keep]
+            for a, b in zip(exact.owner[left].tolist(), exact.owner[right].tolist(), strict=True):
                 near[a].append(b)
                 near[b].append(a)
         for numbers in self._by_hash(side).values():
@@ -189,7 +186,7 @@ class Fingerprints:
             i, j, ratio = pairs.left, pairs.right, pairs.ratio
             if left_again is not None and right_again is not None and len(i):
                 again = pair_ratio(left_again, i, right_again, j)
-                keep = again <= 1.3
+                keep = again <= AGREES
                 i, j, ratio = i[keep], j[keep], np.maximum(ratio[keep], again[keep])
             for a, b, value in zip(left.owner[i].tolist(), right.owner[j].tolist(), ratio.tolist(), strict=True):
                 if value < best.get((a, b), np.inf):
@@ -208,6 +205,15 @@ class Fingerprints:
                 again = group.again.hash if self.second and group.again else None
                 found[group.value.numel, group.value.hash, again, group.constant].append(number)
         return found
+
+
+def _exact(column: Column) -> Column:
+    """Return a column with the tolerance for duplicates within a side."""
+    return replace(
+        column,
+        tolerance=np.full(len(column.owner), DUPLICATE_TOLERANCE),
+        floor=DUPLICATE_NOISE * np.hypot(column.spread, column.offset),
+    )
 
 
 def pair_ratio(left: Column, i: np.ndarray, right: Column, j: np.ndarray) -> np.ndarray:

@@ -1,0 +1,235 @@
+"""Matching by value on small programs whose right answer is known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.value_programs import Program
+
+from magneton.analysis.values.match import MatchSettings, ValueMatch, match_values
+
+RNG = np.random.default_rng(5)
+X = RNG.standard_normal((6, 40)).astype(np.float32)
+W = [RNG.standard_normal((40, 40)).astype(np.float32) / 6 for _ in range(12)]
+
+
+def mm(x: np.ndarray, w: np.ndarray) -> np.ndarray:
+    return x @ w
+
+
+def gelu_parts(p: Program, x: int) -> int:
+    """The tanh GELU in its parts."""
+    cube = p.op("aten::pow", lambda v: v**3, [x])
+    scaled = p.op("aten::mul", lambda v: 0.044715 * v, [cube])
+    inner = p.op("aten::add", lambda v, c: v + c, [x, scaled])
+    root = p.op("aten::mul", lambda v: np.float32(np.sqrt(2 / np.pi)) * v, [inner])
+    tanh = p.op("aten::tanh", np.tanh, [root])
+    one = p.op("aten::add", lambda v: 1 + v, [tanh])
+    half = p.op("aten::mul", lambda v: 0.5 * v, [x])
+    return p.op("aten::mul", lambda a, b: a * b, [half, one])
+
+
+def gelu(v: np.ndarray) -> np.ndarray:
+    return 0.5 * v * (1 + np.tanh(np.float32(np.sqrt(2 / np.pi)) * (v + 0.044715 * v**3)))
+
+
+def names(p: Program, q: Program, match: ValueMatch) -> list[tuple[tuple[str, ...], tuple[str, ...]]]:
+    return [
+        (tuple(p.operators[o].name for o in r.ops_a), tuple(q.operators[o].name for o in r.ops_b))
+        for r in match.regions
+    ]
+
+
+def test_layers_pair_and_a_chain_meets_one_operator() -> None:
+    p, q = Program(), Program()
+    x, y = p.input(X), q.input(X)
+    for w in W[:4]:
+        x = gelu_parts(p, p.op("aten::mm", mm, [x, p.parameter(w)]))
+        y = q.op("aten::gelu", gelu, [q.op("aten::mm", mm, [y, q.parameter(w)])])
+    found = names(p, q, match_values(p.graph(), q.graph()))
+    assert found.count((("aten::mm",), ("aten::mm",))) == 4
+    chain = ("aten::pow", "aten::mul", "aten::add", "aten::mul", "aten::tanh", "aten::add", "aten::mul", "aten::mul")
+    assert found.count((chain, ("aten::gelu",))) == 4
+    assert len(found) == 8
+
+
+def test_a_redundant_copy_is_movement_that_one_side_lacks() -> None:
+    p, q = Program(), Program()
+    x = p.op("aten::mm", mm, [p.input(X), p.parameter(W[0])])
+    x = p.op("aten::clone", np.copy, [x], "move copy")
+    p.op("aten::relu", lambda v: np.maximum(v, 0), [x])
+    y = q.op("aten::mm", mm, [q.input(X), q.parameter(W[0])])
+    q.op("aten::relu", lambda v: np.maximum(v, 0), [y])
+    match = match_values(p.graph(), q.graph())
+    assert names(p, q, match) == [
+        (("aten::mm",), ("aten::mm",)),
+        (("aten::clone",), ()),
+        (("aten::relu",), ("aten::relu",)),
+    ]
+    assert [r.movement for r in match.regions] == [False, True, False]
+
+
+def test_views_bring_layouts_together() -> None:
+    """One side keeps heads last, the other moves them; the arrangement that a view adds is what both share."""
+    p, q = Program(), Program()
+    a = p.op("aten::mm", mm, [p.input(X), p.parameter(W[0])])
+    p.view(a, lambda v: v.reshape(6, 4, 10).transpose(1, 0, 2))
+    p.op("aten::exp", np.exp, [a])
+    b = q.op(
+        "aten::einsum",
+        lambda v, w: (v @ w).reshape(6, 4, 10).transpose(1, 0, 2).copy(),
+        [q.input(X), q.parameter(W[0])],
+    )
+    q.op("aten::exp", np.exp, [b])
+    found = names(p, q, match_values(p.graph(), q.graph()))
+    assert (("aten::mm",), ("aten::einsum",)) in found
+    without = names(p, q, match_values(p.graph(), q.graph(), MatchSettings(views=False)))
+    assert (("aten::mm",), ("aten::einsum",)) not in without
+
+
+def test_other_weights_match_nothing() -> None:
+    p, q = Program(), Program()
+    x, y = p.input(X), q.input(X)
+    for n in range(3):
+        x = p.op("aten::relu", lambda v: np.maximum(v, 0), [p.op("aten::mm", mm, [x, p.parameter(W[n])])])
+        y = q.op("aten::relu", lambda v: np.maximum(v, 0), [q.op("aten::mm", mm, [y, q.parameter(W[n + 6])])])
+    match = match_values(p.graph(), q.graph())
+    assert [pair for pair in match.pairs if p.values[pair.a[0]].role != "input"] == []
+    assert all(not r.ops_a or not r.ops_b for r in match.regions)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda v: v[::-1].copy(),
+        lambda v: v[np.random.default_rng(1).permutation(len(v))],
+        lambda v: np.sort(v.ravel()).reshape(v.shape),
+        lambda v: 2 * v.mean() - v,
+        lambda v: -v,
+        lambda v: v * np.float32(1.01),
+        lambda v: v + np.float32(0.02),
+    ],
+    ids=["flipped", "shuffled", "sorted", "mirrored", "negated", "scaled", "shifted"],
+)
+def test_what_merely_resembles_a_value_is_not_it(change) -> None:  # type: ignore[no-untyped-def]
+    p, q = Program(), Program()
+    a = p.op("aten::mm", mm, [p.input(X), p.parameter(W[0])])
+    b = q.op("aten::mm", lambda v, w: change(v @ w), [q.input(X + 3), q.parameter(W[0])])
+    other = q.op("aten::mm2", lambda v: change(X @ W[0]), [b])
+    match = match_values(p.graph(), q.graph())
+    assert not [pair for pair in match.pairs if a in pair.a and (b in pair.b or other in pair.b)]
+
+
+@pytest.mark.parametrize("hole", [np.nan, -np.inf], ids=["nan", "inf"])
+def test_holes_match_only_the_same_holes(hole: float) -> None:
+    def holed(v: np.ndarray, rows: int) -> np.ndarray:
+        result = v.copy()
+        result[:rows] = hole
+        return result
+
+    p, q = Program(), Program()
+    a = p.op("aten::where", lambda v: holed(v, 2), [p.input(X)])
+    b = q.op("aten::where", lambda v: holed(v, 2) * np.float32(3), [q.input(X)])
+    c = q.op("aten::where", lambda v: holed(v, 3), [q.input(X)])
+    d = q.op("aten::where", lambda v: holed(v, 2), [q.input(X)])
+    match = match_values(p.graph(), q.graph())
+    partners = {i for pair in match.pairs if a in pair.a for i in pair.b}
+    assert d in partners
+    assert not partners & {b, c}
+
+
+def test_a_batched_pass_is_the_union_of_two() -> None:
+    first, second = X, X * np.float32(0.5) + 1
+    p, q = Program(), Program()
+    both = p.input(np.stack([first, second]), np.stack([second * 2, first + 2]))
+    p.op(
+        "aten::relu", lambda v: np.maximum(v, 0), [p.op("aten::matmul", lambda v, w: v @ w, [both, p.parameter(W[0])])]
+    )
+    one, two = q.input(first[None], second[None] * 2), q.input(second[None], first[None] + 2)
+    for part in (one, two):
+        q.op(
+            "aten::relu",
+            lambda v: np.maximum(v, 0),
+            [q.op("aten::matmul", lambda v, w: v @ w, [part, q.parameter(W[0])])],
+        )
+    match = match_values(p.graph(), q.graph())
+    assert (("aten::matmul",), ("aten::matmul", "aten::matmul")) in names(p, q, match)
+    assert (("aten::relu",), ("aten::relu", "aten::relu")) in names(p, q, match)
+    alone = match_values(p.graph(), q.graph(), MatchSettings(unions=False))
+    assert (("aten::matmul",), ("aten::matmul", "aten::matmul")) not in names(p, q, alone)
+
+
+def test_identical_layers_are_not_crossed() -> None:
+    """A value computed several times on one side and once on the other: context says which is which."""
+    p, q = Program(), Program()
+    x, y = p.input(X), q.input(X)
+    for _ in range(3):
+        p.op("aten::mm", mm, [x, p.parameter(W[0])])
+    used = p.op("aten::mm", mm, [x, p.parameter(W[0])])
+    p.op("aten::tanh", np.tanh, [used])
+    once = q.op("aten::mm", mm, [y, q.parameter(W[0])])
+    q.op("aten::tanh", np.tanh, [once])
+    match = match_values(p.graph(), q.graph())
+    [pair] = [m for m in match.pairs if once in m.b]
+    assert used in pair.a
+
+
+def test_only_the_nearest_matches() -> None:
+    """Values within tolerance of one another match one to one, in the nearest way."""
+    p, q = Program(), Program()
+    base = X @ W[0]
+    noise = [RNG.standard_normal(X.shape).astype(np.float32) * 2e-5 for _ in range(4)]
+    x, y = p.input(X), q.input(X)
+    left = [p.op(f"left{n}", lambda v, n=n: base + noise[n], [x]) for n in range(4)]
+    right = [q.op(f"right{n}", lambda v, n=n: base + noise[n], [y]) for n in range(4)]
+    match = match_values(p.graph(), q.graph())
+    assert {(pair.a[0], pair.b[0]) for pair in match.pairs if pair.a[0] in left} == set(zip(left, right, strict=True))
+
+
+def test_a_second_input_unmasks_an_accident() -> None:
+    """Two different functions that agree on the first input, not on the second."""
+    p, q = Program(), Program()
+    positive = np.abs(X) + 0.1
+    a = p.op("aten::abs", np.abs, [p.input(positive, X)])
+    b = q.op("aten::identity", lambda v: v + np.float32(0), [q.input(positive, X)])
+    p.op("aten::exp", np.exp, [a])
+    q.op("aten::exp", np.exp, [b])
+    with_second = match_values(p.graph(), q.graph())
+    assert with_second.second_input
+    assert not [m for m in with_second.pairs if a in m.a and b in m.b]
+    without = match_values(p.graph(), q.graph(), MatchSettings(second_input=False))
+    assert [m for m in without.pairs if a in m.a and b in m.b]
+
+
+def test_low_precision_matches_high() -> None:
+    p, q = Program(), Program("bfloat16")
+    x, y = p.input(X), q.input(X)
+    for w in W[:5]:
+        x = p.op("aten::tanh", np.tanh, [p.op("aten::mm", mm, [x, p.parameter(w)])])
+        y = q.op("aten::tanh", np.tanh, [q.op("aten::mm", mm, [y, q.parameter(w)])])
+    found = names(p, q, match_values(p.graph(), q.graph()))
+    assert found == [((f"aten::{n}",), (f"aten::{n}",)) for _ in range(5) for n in ("mm", "tanh")]
+
+
+def test_constants_do_not_glue() -> None:
+    """Two independent chains that share a scaled weight stay two regions."""
+    p, q = Program(), Program()
+    for program in (p, q):
+        w = program.op("aten::mul", lambda v: v * np.float32(2), [program.parameter(W[0])])
+        for start in (X, X * np.float32(2) + 1):
+            program.op("aten::mm", mm, [program.input(start), w])
+    regions = names(p, q, match_values(p.graph(), q.graph()))
+    assert regions.count((("aten::mm",), ("aten::mm",))) == 2
+
+
+def test_every_operator_lies_in_one_region() -> None:
+    p, q = Program(), Program()
+    x, y = p.input(X), q.input(X)
+    for w in W[:6]:
+        x = gelu_parts(p, p.op("aten::mm", mm, [x, p.parameter(w)]))
+        y = q.op("aten::gelu", gelu, [q.op("aten::mm", mm, [y, q.parameter(w)])])
+    match = match_values(p.graph(), q.graph())
+    assert sorted(o for r in match.regions for o in r.ops_a) == list(range(len(p.operators)))
+    assert sorted(o for r in match.regions for o in r.ops_b) == list(range(len(q.operators)))
+    swapped = match_values(q.graph(), p.graph())
+    assert {(r.ops_a, r.ops_b) for r in match.regions} == {(r.ops_b, r.ops_a) for r in swapped.regions}

@@ -1,0 +1,109 @@
+"""Small programs on numpy arrays as value graphs: what a recorder would leave, without a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from magneton.analysis.values.graph import Operator, Stats, Value, ValueGraph
+from magneton.schemas.sketch import arrangement_key, assignments, flat_key, flat_sketch, sketch
+
+Array = np.ndarray
+
+
+def fingerprint(number: int, array: Array, *, constant: bool, precision: str, role: str | None) -> Value:
+    """A value with statistics, sketches of its shape and of its flat order, and slices."""
+    x = array.astype(np.float64)
+    finite = np.isfinite(x)
+    holes = (int(np.isnan(x).sum()), int((x == np.inf).sum()), int((x == -np.inf).sum()))
+    rms = float(np.sqrt(np.mean(x[finite] ** 2))) if finite.any() else 1.0
+    x = np.where(np.isnan(x), 0.7 * rms, np.where(np.isposinf(x), rms, np.where(np.isneginf(x), -rms, x)))
+    mean = float(x.mean())
+    stats = Stats(
+        mean, float(x.std()), float(np.abs(x).sum()), float((x**4).sum()), float(x.min()), float(x.max()), holes
+    )
+    sketches = [(flat_key(x.size), flat_sketch(x - mean).astype(np.float32))]
+    slices = []
+    _arrange(x, mean, sketches, slices)
+    return Value(number, x.size, str(array.dtype), precision, constant, role, stats, None, sketches, slices)
+
+
+def _arrange(x: Array, mean: float, sketches: list, slices: list) -> None:  # type: ignore[type-arg]
+    squeezed = x.reshape([n for n in x.shape if n > 1] or [1])
+    for ways in assignments(squeezed.shape):
+        sketches.append((arrangement_key(squeezed.shape), sketch(squeezed - mean, ways).astype(np.float32)))
+    if x.ndim > 1 and 1 <= x.shape[0] <= 8:
+        parts = np.stack([sketch(part) for part in x]).astype(np.float32)
+        slices.append((x.shape, parts, np.linalg.norm(x.reshape(len(x), -1), axis=1)))
+
+
+class Program:
+    """Runs operators on arrays and keeps the dataflow. ``second`` runs the same operators on another input."""
+
+    def __init__(self, precision: str = "float32", second: bool = True) -> None:
+        self.operators: list[Operator] = []
+        self.values: list[Value] = []
+        self.again: list[Value] = []
+        self.arrays: list[tuple[Array, Array]] = []
+        self.precision = precision
+        self.use_second = second
+
+    def _define(self, first: Array, again: Array, constant: bool, role: str | None = None) -> int:
+        number = len(self.values)
+        if self.precision == "bfloat16":
+            first, again = _rounded(first), _rounded(again)
+        self.values.append(fingerprint(number, first, constant=constant, precision=self.precision, role=role))
+        self.again.append(fingerprint(number, again, constant=constant, precision=self.precision, role=role))
+        self.arrays.append((first, again))
+        return number
+
+    def input(self, first: Array, again: Array | None = None) -> int:
+        """An input of the program."""
+        return self._define(first, first[::-1].copy() * 1.1 if again is None else again, False, "input")
+
+    def parameter(self, array: Array) -> int:
+        """A constant of the program."""
+        return self._define(array, array, True, "parameter")
+
+    def op(self, name: str, compute: Callable[..., Array], reads: Sequence[int], flags: str = "") -> int:
+        """An operator that computes a new value."""
+        first, again = (compute(*(self.arrays[r][k] for r in reads)) for k in (0, 1))
+        constant = all(self.values[r].constant for r in reads)
+        target = self._define(first, again, constant)
+        words = flags.split()
+        self.operators.append(
+            Operator(
+                op_id=len(self.operators),
+                name=name,
+                reads=list(reads),
+                writes=[target],
+                view="view" in words,
+                move="move" in words or "view" in words,
+                copy="copy" in words,
+                pseudo=False,
+                constant=constant,
+                backward=False,
+            )
+        )
+        return target
+
+    def view(self, value: int, arrange: Callable[[Array], Array]) -> None:
+        """Another arrangement of the same elements, as a view adds it to its value."""
+        for values, k in ((self.values, 0), (self.again, 1)):
+            x = arrange(self.arrays[value][k].astype(np.float64))
+            stats = values[value].stats
+            assert stats is not None
+            _arrange(x, stats.mean, values[value].sketches, values[value].slices)
+
+    def graph(self) -> ValueGraph:
+        """The finished graph."""
+        graph = ValueGraph(self.operators, self.values, second=self.again if self.use_second else None)
+        graph.finish()
+        return graph
+
+
+def _rounded(x: Array) -> Array:
+    """Round to 8 bits of mantissa, as bfloat16 does."""
+    raw = x.astype(np.float32).view(np.uint32)
+    return ((raw + 0x8000) & 0xFFFF0000).view(np.float32)
