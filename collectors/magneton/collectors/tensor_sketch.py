@@ -1,0 +1,207 @@
+"""Count sketches of torch tensors, as ``magneton.schemas.sketch`` defines them.
+
+The sketch of a matrix is two sums of rows in groups (``embedding_bag``: one pass over the data, no scatter): first the rows,
+each group one bucket of the leading axes' hash, then, transposed, the columns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from magneton.collectors.tensor_reading import PIECE, TensorView, pieces
+from magneton.collectors.tensor_statistics import Statistics
+from magneton.collectors.torch_profile import import_torch
+from magneton.schemas.sketch import (
+    BLOCK,
+    BUCKETS,
+    assignments,
+    axis_hash,
+    block_hash,
+    column_hash,
+    combined_hash,
+    flat_ones_sketch,
+    ones_sketch,
+)
+
+torch: Any = import_torch()
+
+_MAX_COLUMNS = 1 << 16
+_FEW_ROWS = BUCKETS
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """A range of a hash as groups of indices, one per bucket."""
+
+    indices: Any
+    offsets: Any
+    signs: Any
+
+
+@lru_cache(maxsize=2048)
+def _groups(kind: str, key: tuple[Any, ...], start: int, stop: int, copies: int, device: str) -> _Groups:
+    """Return the groups of a hash.
+
+    Args:
+        kind: ``axes`` (key: shape, occurrences), ``blocks`` or ``columns``.
+        key: see ``kind``.
+        start: first entry.
+        stop: entry after the last.
+        copies: how often the range is repeated, each repetition in groups of its own.
+        device: where the groups are used.
+    """
+    buckets, signs = (v[start:stop] for v in _hash(kind, key, stop))
+    order = np.argsort(buckets, kind="stable")
+    offsets = np.searchsorted(buckets[order], np.arange(BUCKETS))
+    shift = np.arange(copies)[:, None] * len(order)
+    return _Groups(
+        torch.from_numpy((order + shift).ravel()).to(device),
+        torch.from_numpy((offsets + shift).ravel()).to(device),
+        torch.from_numpy(np.tile(signs[order], copies)).to(device),
+    )
+
+
+def _hash(kind: str, key: tuple[Any, ...], stop: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    if kind == "blocks":
+        return block_hash(1 << max(stop - 1, 1).bit_length())
+    if kind == "columns":
+        return column_hash()
+    return combined_hash(*key) if len(key[0]) > 1 else axis_hash(key[0][0], key[1][0]) if key[0] else _ONE
+
+
+_ONE = (np.zeros(1, np.int64), np.ones(1, np.float32))
+
+
+def _sums(matrix: Any, groups: _Groups) -> Any:
+    """Return the signed sums of a matrix's rows, one row per group."""
+    return torch.embedding_bag(matrix, groups.indices, groups.offsets, False, 0, False, groups.signs)[0]
+
+
+class _Sketcher:
+    """Adds up the sketch of a matrix whose rows and columns are hashed apart, from blocks of it.
+
+    Args:
+        rows: kind and key of the rows' hash.
+        columns: kind and key of the columns' hash.
+        copies: number of matrices stacked on one another, each with a sketch of its own.
+    """
+
+    def __init__(self, rows: tuple[str, Any], columns: tuple[str, Any], copies: int = 1) -> None:
+        self._rows, self._columns, self._copies = rows, columns, copies
+        self.total = np.zeros((copies, BUCKETS))
+
+    def add(self, block: Any, row: int = 0, column: int = 0) -> None:
+        """Add a block, float32 ``[copies * rows, columns]``, whose first row and column have these numbers."""
+        device = str(block.device)
+        n_rows, n_columns = block.shape[0] // self._copies, block.shape[1]
+        few = n_rows <= _FEW_ROWS
+        if not few:
+            block = _sums(block, _groups(*self._rows, row, row + n_rows, self._copies, device))
+        if n_columns > 1:
+            turned = block.t().contiguous()
+            folded = _sums(turned, _groups(*self._columns, column, column + n_columns, 1, device))
+        else:
+            buckets, signs = (v[column] for v in _hash(*self._columns, column + 1))
+            folded = torch.zeros((BUCKETS, block.shape[0]), dtype=torch.float32, device=block.device)
+            folded[int(buckets)] = block[:, 0] * float(signs)
+        table = folded.to("cpu").numpy().astype(np.float64).reshape(BUCKETS, self._copies, -1)
+        if few:
+            buckets, signs = (v[row : row + n_rows] for v in _hash(*self._rows, row + n_rows))
+            table = table * signs
+        else:
+            buckets = np.arange(BUCKETS)
+        place = (np.arange(BUCKETS)[:, None] - buckets) % BUCKETS
+        self.total += np.take_along_axis(table, place[:, None, :], axis=0).sum(axis=2).T
+
+
+def separable_sketch(view: TensorView, stats: Statistics, way: Sequence[int]) -> Array:
+    """Return the centred sketch of all axes, numbered by ``way``."""
+    axes = [(view.tensor.shape[a], way[a]) for a in view.axes]
+    shift, mark = stats.shift(), stats.mark(view.numel)
+    split = _split([n for n, _ in axes])
+    keys = [tuple(zip(*part, strict=True)) or ((), ()) for part in (axes[:split], axes[split:])]
+    sketcher = _Sketcher(("axes", keys[0]), ("axes", keys[1]))
+    width = math.prod(keys[1][0])
+    limit = PIECE if _must_copy(view.ordered, mark, shift) else view.numel
+    for start, piece in pieces(view.ordered, max(limit, 1)):
+        _add_rows(sketcher, view.read(piece, mark, shift=shift).view(-1), start, width)
+    total: Array = sketcher.total[0]
+    return total - (stats.centre() - shift) * ones_sketch(tuple(n for n, _ in axes), tuple(o for _, o in axes))
+
+
+def _add_rows(sketcher: _Sketcher, values: Any, start: int, width: int) -> None:
+    """Add a range of the row-major order of a matrix of ``width`` columns: whole rows, or part of one."""
+    row, column = divmod(start, width)
+    matrix = values.view(1, -1) if column or values.numel() < width else values.view(-1, width)
+    for left in range(0, matrix.shape[1], _MAX_COLUMNS):
+        sketcher.add(matrix[:, left : left + _MAX_COLUMNS].contiguous(), row, column + left)
+
+
+def _split(lengths: Sequence[int]) -> int:
+    """Return how many leading axes are rows, so that a row is neither too short nor too long to add up quickly."""
+    at, width = len(lengths), 1
+    while at and (width == 1 or (width < BUCKETS and width * lengths[at - 1] <= _MAX_COLUMNS)):
+        at -= 1
+        width *= lengths[at]
+    return at
+
+
+def _must_copy(tensor: Any, mark: float | None, shift: float) -> bool:
+    return bool(shift or mark is not None or tensor.dtype != torch.float32 or not tensor.is_contiguous())
+
+
+def flat_sketch(view: TensorView, stats: Statistics) -> Array:
+    """Return the centred sketch in logical order."""
+    shift, mark = stats.shift(), stats.mark(view.numel)
+    sketcher = _Sketcher(("blocks", ()), ("columns", ()))
+    limit = PIECE if _must_copy(view.tensor, mark, shift) else view.numel
+    for start, piece in pieces(view.tensor, max(limit, 1)):
+        values = view.read(piece, mark, shift=shift).view(-1)
+        stop = start + values.numel()
+        first, last = -(-start // BLOCK) * BLOCK, stop // BLOCK * BLOCK
+        if first > start:
+            head = min(first, stop)
+            sketcher.add(values[: head - start].view(1, -1), start // BLOCK, start % BLOCK)
+        if last > first:
+            sketcher.add(values[first - start : last - start].view(-1, BLOCK), first // BLOCK)
+        if stop > max(last, first):
+            sketcher.add(values[max(last, first) - start :].view(1, -1), last // BLOCK)
+    total: Array = sketcher.total[0]
+    return total - (stats.centre() - shift) * flat_ones_sketch(view.numel)
+
+
+def slice_sketches(view: TensorView, stats: Statistics) -> tuple[NDArray[np.float32], list[float]]:
+    """Return the sketches of the slices along axis 0, not centred, and their norms."""
+    tensor, mark = view.tensor, stats.mark(view.numel)
+    shape = tuple(tensor.shape)
+    way = assignments(shape[1:])[0]
+    rest = [(shape[a], way[a - 1]) for a in view.axes if a]
+    ordered = tensor.permute([0, *(a for a in range(1, len(shape)) if shape[a] == 1), *(a for a in view.axes if a)])
+    split = _split([n for n, _ in rest])
+    keys = [tuple(zip(*part, strict=True)) or ((), ()) for part in (rest[:split], rest[split:])]
+    width = math.prod(keys[1][0])
+    buckets, norms = [], []
+    together = view.numel <= PIECE and width <= _MAX_COLUMNS
+    for part in [ordered] if together else ordered.split(1):
+        sketcher = _Sketcher(("axes", keys[0]), ("axes", keys[1]), part.shape[0])
+        squares = np.zeros(part.shape[0])
+        for start, piece in pieces(part, view.numel if together else PIECE):
+            values = view.read(piece, mark)
+            flat = values.view(part.shape[0], -1)
+            squares += (flat * flat).sum(1, dtype=torch.float64).to("cpu").numpy()
+            if together:
+                sketcher.add(flat.view(-1, width))
+            else:
+                _add_rows(sketcher, flat.view(-1), start, width)
+        buckets.append(sketcher.total)
+        norms += np.sqrt(squares).tolist()
+    return np.concatenate(buckets).astype(np.float32), norms
