@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import count
@@ -10,7 +11,7 @@ import networkx as nx
 import numpy as np
 
 from magneton.analysis.values.graph import MIN_NUMEL, Stats, Value, ValueGraph, is_floating
-from magneton.analysis.values.near import Column, near_pairs
+from magneton.analysis.values.near import Column, Near, near_pairs, nearest
 from magneton.analysis.values.settings import MatchSettings, noise_of, tolerance_of
 
 # Duplicates within a side are computed by the same operators: they agree far better than two implementations do.
@@ -21,6 +22,8 @@ AGREES = 1.3
 # If the second-best candidate is within this factor of the best, definition order decides.
 UNCLEAR = 4.0
 Entry = tuple[int, np.ndarray, np.ndarray | None]  # group, sketch, sketch of the second input
+# Only mutually nearest values match: this many nearest of each are enough to tell.
+_MAX_NEAREST = 6
 # Arrangements of one key that a group may have (permutations of equal axes are several entries of one value).
 _MAX_ENTRIES = 6
 
@@ -79,6 +82,7 @@ class Fingerprints:
 
     def _build(self, graph: ValueGraph, found: dict[int, Group]) -> dict[str, tuple[Column, Column | None]]:
         entries: dict[str, list[Entry]] = defaultdict(list)
+        self._rows: dict[bool, dict[int, tuple[float, ...]]] = {False: {}, True: {}}
         for number, group in found.items():
             if not group.value.stats:
                 continue
@@ -113,23 +117,12 @@ class Fingerprints:
         *,
         again: bool,
     ) -> Column:
+        known = self._rows[again]
         rows = []
         for number in owners:
-            group = found[number]
-            value = group.again if again and group.again else group.value
-            stats = value.stats
-            if stats is None:  # _column asks for statistics of both inputs first
-                raise ValueError(f"group {number} has no statistics")
-            rows.append(
-                (
-                    stats.mean * np.sqrt(value.numel),
-                    stats.centred_norm(value.numel),
-                    tolerance_of(group.precision, self.settings) if is_floating(value.dtype) else 1e-9,
-                    noise_of(group.precision) * stats.norm(value.numel),
-                    self._labels[self._label(group, stats)],
-                    (group.defined + 1) / (length + 1),
-                )
-            )
+            if number not in known:
+                known[number] = self._row(found[number], length, again=again)
+            rows.append(known[number])
         offset, spread, tolerance, floor, label, place = map(np.asarray, zip(*rows, strict=True))
         return Column(
             np.asarray(owners, np.int64),
@@ -140,6 +133,21 @@ class Fingerprints:
             floor,
             label.astype(np.int64),
             place,
+        )
+
+    def _row(self, group: Group, length: int, *, again: bool) -> tuple[float, ...]:
+        """Return offset, spread, tolerance, floor, label and place of a group."""
+        value = group.again if again and group.again else group.value
+        stats = value.stats
+        if stats is None:  # _column asks for statistics of both inputs first
+            raise ValueError(f"value {value.tensor_id} has no statistics")
+        return (
+            stats.mean * math.sqrt(value.numel),
+            stats.centred_norm(value.numel),
+            tolerance_of(group.precision, self.settings) if is_floating(value.dtype) else 1e-9,
+            noise_of(group.precision) * stats.norm(value.numel),
+            self._labels[self._label(group, stats)],
+            (group.defined + 1) / (length + 1),
         )
 
     @staticmethod
@@ -188,7 +196,9 @@ class Fingerprints:
                 again = pair_ratio(left_again, i, right_again, j)
                 keep = again <= AGREES
                 i, j, ratio = i[keep], j[keep], np.maximum(ratio[keep], again[keep])
-            for a, b, value in zip(left.owner[i].tolist(), right.owner[j].tolist(), ratio.tolist(), strict=True):
+            few = nearest(Near(i, j, ratio), _MAX_NEAREST)
+            owners = left.owner[few.left].tolist(), right.owner[few.right].tolist()
+            for a, b, value in zip(*owners, few.ratio.tolist(), strict=True):
                 if value < best.get((a, b), np.inf):
                     best[a, b] = value
         hashes_a, hashes_b = self._by_hash(0), self._by_hash(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import networkx as nx
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 # Values of fewer elements never cut: a handful of numbers is equal by accident.
 MIN_NUMEL = 16
@@ -47,11 +49,11 @@ class Stats:
 
     def norm(self, numel: int) -> float:
         """Return the Euclidean norm of the value."""
-        return float(np.sqrt(numel) * np.hypot(self.std, self.mean))
+        return math.sqrt(numel) * math.hypot(self.std, self.mean)
 
     def centred_norm(self, numel: int) -> float:
         """Return the norm of the value less its mean."""
-        return float(np.sqrt(numel) * self.std)
+        return math.sqrt(numel) * self.std
 
 
 @dataclass(slots=True)
@@ -141,7 +143,7 @@ def from_tables(
         modules: rows of ``modules``, for module paths.
     """
     paths = {} if modules is None else {m["module_id"]: m["path"] for m in modules.to_pylist()}
-    values = [_value(row) for row in sorted(tensors.to_pylist(), key=lambda r: r["tensor_id"])]
+    values = read_values(tensors)
     number = {value.tensor_id: index for index, value in enumerate(values)}
     reads: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     writes: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
@@ -150,13 +152,14 @@ def from_tables(
         if tensor in number:
             edge = (position or 0, element or 0, number[tensor])
             (reads if direction == "input" else writes)[op_id].append(edge)
+    wanted = ops.select(["op_id", "name", "flags", "module_id"])
     operators = [
         _operator(row, reads[row["op_id"]], writes[row["op_id"]], paths.get(row["module_id"]))
-        for row in sorted(ops.to_pylist(), key=lambda r: r["op_id"])
+        for row in sorted(wanted.to_pylist(), key=lambda r: r["op_id"])
     ]
     graph = ValueGraph(operators, values)
     if second is not None:
-        again = [_value(row) for row in sorted(second.to_pylist(), key=lambda r: r["tensor_id"])]
+        again = read_values(second)
         same = len(again) == len(values) and all(
             (a.numel, a.dtype, a.constant) == (b.numel, b.dtype, b.constant) for a, b in zip(again, values, strict=True)
         )
@@ -187,7 +190,56 @@ def _operator(
     )
 
 
-def _value(row: dict[str, Any]) -> Value:
+_PLAIN = (
+    "tensor_id", "numel", "dtype", "precision", "constant", "role", "hash", "n_nan", "n_posinf", "n_neginf", "mean", "std",
+    "l1", "l4_fourth", "min", "max",
+)  # fmt: skip
+
+
+def read_values(tensors: pa.Table) -> list[Value]:
+    """Return the values of a table ``tensors`` in order of definition. Sketches stay in the table's own memory."""
+    tensors = tensors.sort_by("tensor_id").combine_chunks()
+    sketches = _sketches(tensors.column("sketches"))
+    slices = _slices(tensors.column("slices"))
+    return [
+        _value(row, sketches[index], slices.get(index, []))
+        for index, row in enumerate(tensors.select(list(_PLAIN)).to_pylist())
+    ]
+
+
+def _sketches(column: pa.ChunkedArray) -> list[list[tuple[str, npt.NDArray[np.float32]]]]:
+    found: list[list[tuple[str, npt.NDArray[np.float32]]]] = []
+    for chunk in column.chunks:
+        entries = chunk.flatten()
+        keys = entries.field("key").to_pylist()
+        buckets = entries.field("buckets")
+        rows = buckets.flatten().to_numpy(zero_copy_only=False).reshape(len(entries), -1) if len(entries) else None
+        lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_pylist()
+        at = 0
+        for length in lengths:
+            found.append([(keys[at + k], rows[at + k]) for k in range(length)] if rows is not None else [])
+            at += length
+    return found
+
+
+def _slices(
+    column: pa.ChunkedArray,
+) -> dict[int, list[tuple[tuple[int, ...], npt.NDArray[np.float32], npt.NDArray[np.float64]]]]:
+    found = {}
+    for index, entries in enumerate(column.to_pylist()):
+        if entries:
+            found[index] = [
+                (tuple(e["dims"]), np.asarray(e["buckets"], dtype=np.float32), np.asarray(e["norms"], dtype=np.float64))
+                for e in entries
+            ]
+    return found
+
+
+def _value(
+    row: dict[str, Any],
+    sketches: list[tuple[str, npt.NDArray[np.float32]]],
+    slices: list[tuple[tuple[int, ...], npt.NDArray[np.float32], npt.NDArray[np.float64]]],
+) -> Value:
     stats = None
     if row["mean"] is not None and row["std"] is not None:
         holes = (row["n_nan"] or 0, row["n_posinf"] or 0, row["n_neginf"] or 0)
@@ -200,11 +252,6 @@ def _value(row: dict[str, Any]) -> Value:
             row["max"] or 0.0,
             holes,
         )
-    sketches = [(s["key"], np.asarray(s["buckets"], dtype=np.float32)) for s in row["sketches"] or ()]
-    slices = [
-        (tuple(s["dims"]), np.asarray(s["buckets"], dtype=np.float32), np.asarray(s["norms"], dtype=np.float64))
-        for s in row["slices"] or ()
-    ]
     return Value(
         tensor_id=row["tensor_id"],
         numel=row["numel"] or 0,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +16,9 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Candidates alive at once, and candidates kept for one sketch (nearest in relative position of definition).
+# Candidates alive at once; and how many one sketch may have before only those at similar places are looked at.
 _CHUNK = 2_000_000
+_CROWDED = 256
 _CONFIRM = 1 << 16
 _N_PROJECTIONS = 3
 
@@ -65,15 +67,15 @@ def _limit(left: Column, i: Ints, right: Column, j: Ints) -> Floats:
 _SLACK = 1.3
 
 
-def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 64) -> Near:
+def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 32) -> Near:
     """Return the pairs of two columns whose values agree within tolerance.
 
     Args:
         left: first column.
         right: second column.
         same: both columns are the same one: each pair once, never a sketch with one of its own group.
-        most: candidates looked at per left sketch at most; those at similar relative position are kept (values of
-            low precision within a fraction of a per cent of each other would otherwise be quadratic).
+        most: candidates of a left sketch that has too many; those at similar relative position are taken (values of low
+            precision within a fraction of a per cent of each other would otherwise be quadratic).
     """
     empty = Near(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
     if not len(left.owner) or not len(right.owner):
@@ -90,8 +92,10 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 6
     along = proj_right[order, 0]
     low = np.searchsorted(along, proj_left[:, 0] - window)
     high = np.searchsorted(along, proj_left[:, 0] + window, side="right")
+    crowded = high - low > _CROWDED
+    high[crowded] = low[crowded]
     found: list[tuple[Ints, Ints, Floats]] = []
-    for every_i, every_j in _candidates(low, high, order):
+    for every_i, every_j in chain(_candidates(low, high, order), _in_place(crowded, left, right, most)):
         keep = left.label[every_i] == right.label[every_j]
         keep &= (np.abs(proj_left[every_i, 1:] - proj_right[every_j, 1:]) <= window[every_i, None]).all(axis=1)
         if same:
@@ -100,13 +104,25 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 6
         limit = _limit(left, some_i, right, some_j)
         keep = np.abs(left.offset[some_i] - right.offset[some_j]) <= _SLACK * limit
         keep &= np.abs(left.spread[some_i] - right.spread[some_j]) <= _SLACK * limit
-        i, j = _nearest_in_place(some_i[keep], some_j[keep], left, right, most)
+        i, j = some_i[keep], some_j[keep]
         ratio = _distance(left, i, right, j) / _limit(left, i, right, j)
         keep = ratio <= _SLACK
         found.append((i[keep], j[keep], ratio[keep]))
     if not found:
         return empty
     return Near(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+def nearest(pairs: Near, most: int) -> Near:
+    """Return the pairs that are among the ``most`` nearest of their left or of their right sketch."""
+    keep = np.zeros(len(pairs.ratio), dtype=bool)
+    for side in (pairs.left, pairs.right):
+        order = np.lexsort((pairs.ratio, side))
+        along = side[order]
+        first = np.concatenate([[0], np.flatnonzero(np.diff(along)) + 1]) if len(along) else np.zeros(0, np.int64)
+        rank = np.arange(len(along)) - np.repeat(first, np.diff(np.concatenate([first, [len(along)]])))
+        keep[order[rank < most]] = True
+    return Near(pairs.left[keep], pairs.right[keep], pairs.ratio[keep])
 
 
 def _candidates(low: Ints, high: Ints, order: Ints) -> Iterator[tuple[Ints, Ints]]:
@@ -124,17 +140,18 @@ def _candidates(low: Ints, high: Ints, order: Ints) -> Iterator[tuple[Ints, Ints
         start = end
 
 
-def _nearest_in_place(i: Ints, j: Ints, left: Column, right: Column, most: int) -> tuple[Ints, Ints]:
-    """Keep for every left sketch the ``most`` candidates whose definition lies at the most similar relative position."""
-    if not len(i) or np.bincount(i).max() <= most:
-        return i, j
-    gap = np.abs(left.place[i] - right.place[j])
-    order = np.lexsort((gap, i))
-    i, j = i[order], j[order]
-    first = np.concatenate([[0], np.flatnonzero(np.diff(i)) + 1])
-    rank = np.arange(len(i)) - np.repeat(first, np.diff(np.concatenate([first, [len(i)]])))
-    keep = rank < most
-    return i[keep], j[keep]
+def _in_place(crowded: npt.NDArray[np.bool_], left: Column, right: Column, most: int) -> Iterator[tuple[Ints, Ints]]:
+    """Yield for crowded left sketches the ``most`` right ones whose definitions lie at the most similar places."""
+    rows = np.flatnonzero(crowded)
+    order = np.argsort(right.place, kind="stable")
+    width = min(most, len(order))
+    at = np.searchsorted(right.place[order], left.place[rows]) - width // 2
+    first = np.clip(at, 0, len(order) - width)
+    step = max(1, _CHUNK // width)
+    for start in range(0, len(rows), step):
+        part = slice(start, start + step)
+        i = np.repeat(rows[part], width)
+        yield i, order[(first[part, None] + np.arange(width)[None, :]).ravel()]
 
 
 def _distance(left: Column, i: Ints, right: Column, j: Ints) -> Floats:
