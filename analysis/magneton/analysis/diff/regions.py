@@ -60,7 +60,7 @@ def ops_text(nodes: list[Node]) -> str | None:
     names = sorted(count, key=lambda n: (-time[n], n))
     parts = [name if count[name] == 1 else f"{name} x{count[name]}" for name in names[:_MAX_OP_NAMES]]
     if len(names) > _MAX_OP_NAMES:
-        parts.append(f"{len(names) - _MAX_OP_NAMES} more kinds")
+        parts.append(f"{len(names) - _MAX_OP_NAMES} more")
     return " + ".join(parts)
 
 
