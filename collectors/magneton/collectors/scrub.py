@@ -41,8 +41,14 @@ class Scrubber:
         where = str(Path.home() if home is None else home).rstrip("/").encode()
         self._home = re.compile(re.escape(where) + rb'(?=[/"\s:;,)])') if where else None
 
+    def path(self, path: str) -> str:
+        """Return the part of a source file's path that may be shared."""
+        return self._path(path.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
+
     def _frame(self, match: re.Match[bytes]) -> bytes:
-        path = match.group()
+        return self._path(match.group())
+
+    def _path(self, path: bytes) -> bytes:
         packages = _PACKAGES.match(path)
         if packages:
             return path[packages.end() :]

@@ -1,0 +1,222 @@
+"""The values capture of a PyTorch program: its dataflow with one fingerprint per tensor, in memory or as raw files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from magneton.collectors.dataflow import INPUT, PARAMETER
+from magneton.collectors.dispatch import ValueRecorder, current, mark
+from magneton.collectors.perturb import perturbed
+from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.values_tables import VALUES, tables_of
+
+torch: Any = import_torch()
+
+__all__ = ["ValuesCapture", "capture_values", "current", "mark", "perturbed", "record_values"]
+
+_MEMORY = "memory"
+
+
+@dataclass
+class ValuesCapture:
+    """One values capture, as rows of the tables of a run.
+
+    Attributes:
+        tables: ``ops``, ``tensors``, ``uses``, ``modules`` and ``frames``.
+        input_id: which input it ran on.
+        outputs: what the program returned.
+        marks: names given with ``mark`` while recording, with the id of the value each was given to.
+        boundaries: for the path of each module as its root names it, the ids of what each of its calls returned.
+        second: the same on a second input.
+        notes: what its reader should know.
+        error: what the program raised; the tables then end there.
+    """
+
+    tables: dict[str, pa.Table]
+    input_id: str
+    outputs: Any = None
+    marks: list[tuple[str, int]] = field(default_factory=list)
+    boundaries: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)
+    second: ValuesCapture | None = None
+    notes: list[str] = field(default_factory=list)
+    error: BaseException | None = None
+
+    @property
+    def ops(self) -> pa.Table:
+        """Rows of ``ops``."""
+        return self.tables["ops"]
+
+    @property
+    def tensors(self) -> pa.Table:
+        """Rows of ``tensors``."""
+        return self.tables["tensors"]
+
+    @property
+    def uses(self) -> pa.Table:
+        """Rows of ``uses``."""
+        return self.tables["uses"]
+
+    @property
+    def modules(self) -> pa.Table:
+        """Rows of ``modules``."""
+        return self.tables["modules"]
+
+    @property
+    def frames(self) -> pa.Table:
+        """Rows of ``frames``."""
+        return self.tables["frames"]
+
+    def tensor_id(self, tensor: Any) -> int:
+        """Return the id of the value a tensor shows now; valid while recording.
+
+        Raises:
+            RuntimeError: nothing is recording.
+        """
+        recorder = current()
+        if recorder is None:
+            raise RuntimeError("tensors have an id only while values are recorded")
+        return recorder.tensor_id(tensor)
+
+
+def capture_values(
+    run: Callable[[], Any],
+    *,
+    inputs: Any = None,
+    parameters: Iterable[Any] = (),
+    input_id: str = "0",
+    keys: Mapping[str, Any] | None = None,
+    values: bool = True,
+) -> ValuesCapture:
+    """Record the dataflow of one call.
+
+    Args:
+        run: called without arguments.
+        inputs: tensors (in lists, tuples, dicts) that count as input. None: unknown, then everything that is not a
+            parameter, and was there before, counts as input.
+        parameters: tensors that count as parameters (buffers too).
+        input_id: which input it is.
+        keys: run keys of the rows.
+        values: look at tensors; without it there are operators and edges only.
+
+    Returns:
+        The capture. When ``run`` raises it holds what was recorded until then, and the exception as ``error``.
+    """
+    recorder = ValueRecorder(unknown_constant=inputs is not None, values=values)
+    leaves = [t for t in torch.utils._pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor)]
+    recorder.announce(leaves, INPUT)
+    recorder.announce(list(parameters), PARAMETER)
+    result, failure = None, None
+    for tensor in leaves:
+        recorder.tensor_id(tensor)
+    try:
+        with recorder:
+            result = run()
+        recorder.finish(result)
+    except Exception as error:
+        failure = error
+    row_keys = {"run_id": _MEMORY, "capture": VALUES, "rank": 0, "repeat": None, "input_id": input_id}
+    compiled = sum(call.compiled for call in recorder.calls)
+    notes = []
+    if compiled:
+        notes.append(
+            f"{compiled} operators of the values capture lie in regions under torch.compile; they were looked into "
+            "eagerly, while the profile times the compiled code."
+        )
+    return ValuesCapture(
+        tables=tables_of(recorder, row_keys | dict(keys or {})),
+        input_id=input_id,
+        outputs=result,
+        marks=recorder.marks,
+        boundaries=recorder.boundaries,
+        notes=notes,
+        error=failure,
+    )
+
+
+def record_values(
+    fn: Callable[..., Any],
+    inputs: Sequence[Any] | Mapping[str, Any],
+    *,
+    parameters: Iterable[Any] = (),
+    second_inputs: Sequence[Any] | Mapping[str, Any] | None = None,
+    values: bool = True,
+) -> ValuesCapture:
+    """Record the dataflow of ``fn(*inputs)`` with the fingerprint of every value, in memory.
+
+    For a second input the parameters, their gradients and the state of the random generators are put back to what they
+    were before the first; after it they are what the first has left. State that the function keeps elsewhere (an
+    optimiser's, a cache) goes on from one to the other.
+
+    Args:
+        fn: what to run, a module or a function. Its results are those of a run that is not recorded.
+        inputs: its arguments; a mapping is passed as keywords.
+        parameters: tensors that count as parameters; of a module its own are added.
+        second_inputs: arguments of a second run, recorded as ``second``.
+        values: look at tensors; without it there are operators and edges only.
+
+    Raises:
+        Exception: whatever ``fn`` raises.
+    """
+    known = list(parameters)
+    if isinstance(fn, torch.nn.Module):
+        known += [*fn.parameters(), *fn.buffers()]
+    if second_inputs is None:
+        return _raised(_capture(fn, inputs, known, "0", values=values))
+    before = _State(known)
+    first = _raised(_capture(fn, inputs, known, "0", values=values))
+    after = _State(known)
+    before.restore()
+    try:
+        first.second = _raised(_capture(fn, second_inputs, known, "1", values=values))
+    finally:
+        after.restore()
+    return first
+
+
+def _capture(
+    fn: Callable[..., Any], inputs: Any, known: Sequence[Any], input_id: str, *, values: bool
+) -> ValuesCapture:
+    by_name = isinstance(inputs, Mapping)
+    return capture_values(
+        (lambda: fn(**inputs)) if by_name else (lambda: fn(*inputs)),
+        inputs=inputs,
+        parameters=known,
+        input_id=input_id,
+        values=values,
+    )
+
+
+def _raised(capture: ValuesCapture) -> ValuesCapture:
+    if capture.error is not None:
+        raise capture.error
+    return capture
+
+
+class _State:
+    """Parameters, gradients and random generators at one moment."""
+
+    def __init__(self, tensors: Sequence[Any]) -> None:
+        self._kept = []
+        for tensor in tensors:
+            strided = tensor.layout is torch.strided
+            copy = tensor.detach().clone() if strided else None
+            gradient = tensor.grad.detach().clone() if tensor.is_leaf and tensor.grad is not None else None
+            self._kept.append((tensor, copy, gradient))
+        self._random = torch.get_rng_state()
+        self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
+
+    def restore(self) -> None:
+        """Put everything back."""
+        with torch.no_grad():
+            for tensor, copy, gradient in self._kept:
+                if copy is not None and not torch.equal(tensor.detach(), copy):
+                    tensor.detach().copy_(copy)
+                if tensor.is_leaf:
+                    tensor.grad = gradient
+        torch.set_rng_state(self._random)
+        if self._devices is not None:
+            torch.cuda.set_rng_state_all(self._devices)

@@ -1,0 +1,186 @@
+"""What a value recorder has seen, as rows of the tables ``ops``, ``tensors``, ``uses``, ``modules`` and ``frames``."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from magneton.collectors.call_stack import Frame, ModuleCall
+from magneton.collectors.dataflow import Value
+from magneton.collectors.dispatch import Call, ValueRecorder
+from magneton.schemas.columns import Table
+from magneton.schemas.parquet import conform, write_table
+from magneton.schemas.run_tables import RUN_TABLES
+
+VALUES = "values"
+TABLES = ("ops", "tensors", "uses", "modules", "frames")
+# What a fingerprint has of the columns of `tensors`, but for the lists.
+_STATISTICS = ("mean", "std", "l1", "l2_squared", "l4_fourth", "sum_cubes", "min", "max")
+
+
+def tables_of(recorder: ValueRecorder, keys: Mapping[str, Any]) -> dict[str, pa.Table]:
+    """Return the tables of one capture.
+
+    Args:
+        recorder: what was recorded.
+        keys: run id, capture, rank, repeat and input of all rows.
+    """
+    columns = {
+        "ops": _ops(recorder.calls),
+        "tensors": _tensors(recorder.dataflow.values),
+        "uses": _uses(recorder.calls),
+        "modules": _modules(recorder.modules.modules),
+        "frames": _frames(recorder.frames.frames),
+    }
+    return {name: _table(RUN_TABLES[name], found, keys) for name, found in columns.items()}
+
+
+def write_tables(directory: Path, tables: Mapping[str, pa.Table]) -> None:
+    """Write tables to a directory, one Parquet file each."""
+    for name, data in tables.items():
+        write_table(directory / f"{name}.parquet", RUN_TABLES[name], data)
+
+
+def _table(table: Table, columns: Mapping[str, Sequence[Any]], keys: Mapping[str, Any]) -> pa.Table:
+    schema = table.arrow_schema()
+    rows = len(next(iter(columns.values())))
+    arrays = {n: pa.repeat(pa.scalar(v, schema.field(n).type), rows) for n, v in keys.items()}
+    for name, values in columns.items():
+        arrays[name] = values if isinstance(values, pa.Array) else pa.array(values, schema.field(name).type)
+    for name in {c.name for c in table.columns if c.required} - arrays.keys():
+        arrays[name] = pa.nulls(rows, schema.field(name).type)
+    return conform(table, pa.table(arrays))
+
+
+def _ops(calls: Sequence[Call]) -> dict[str, Sequence[Any]]:
+    return {
+        "name": [c.name for c in calls],
+        "op_id": [c.number for c in calls],
+        "depth": [0 for _ in calls],
+        "module_id": [c.module for c in calls],
+        "frame_id": [c.frame for c in calls],
+        "sequence_number": [c.sequence for c in calls],
+        "forward_op_id": [c.forward for c in calls],
+        "input_dims": [c.dims for c in calls],
+        "input_types": [c.types for c in calls],
+        "attributes": [_attributes(c) for c in calls],
+        "flags": [" ".join(c.flags) or None for c in calls],
+    }
+
+
+def _attributes(call: Call) -> str | None:
+    known: dict[str, Any] = {}
+    if call.overload:
+        known["overload"] = call.overload
+    if call.module_path is not None:
+        known["module_path"] = call.module_path
+    if call.compiled:
+        known["compiled"] = True
+    return json.dumps(known, ensure_ascii=False) if known else None
+
+
+def _tensors(values: Sequence[Value]) -> dict[str, Sequence[Any]]:
+    prints = [v.fingerprint for v in values]
+    stats = [p.statistics for p in prints]
+    found: dict[str, Sequence[Any]] = {
+        "tensor_id": [v.number for v in values],
+        "storage_id": [v.storage for v in values],
+        "version": [v.version for v in values],
+        "dims": [v.dims for v in values],
+        "dtype": [v.dtype for v in values],
+        "precision": [v.precision for v in values],
+        "numel": [v.numel for v in values],
+        "role": [v.role for v in values],
+        "constant": [v.constant for v in values],
+        "hash": [p.hash for p in prints],
+        "why_no_values": [p.why if s is None else None for p, s in zip(prints, stats, strict=True)],
+        "sketches": _sketches([p.sketches for p in prints]),
+        "slices": _slices([p.slices for p in prints]),
+        "quantiles": [None if s is None else s.quantiles for s in stats],
+    }
+    for name in ("n_nan", "n_posinf", "n_neginf"):
+        found[name] = [None if s is None else getattr(s, name) for s in stats]
+    for name in _STATISTICS:
+        numbers = [math.nan if s is None else getattr(s, name) for s in stats]
+        found[name] = [None if math.isnan(n) else n for n in numbers]
+    return found
+
+
+def _lists(lengths: Sequence[int | None], values: pa.Array) -> pa.Array:
+    """Return lists of the given lengths (None: NULL) over values in a row."""
+    offsets = np.concatenate([[0], np.cumsum([n or 0 for n in lengths])]).astype(np.int32)
+    mask = np.append([n is None for n in lengths], False)
+    return pa.ListArray.from_arrays(pa.array(offsets, mask=mask if mask.any() else None), values)
+
+
+def _floats(rows: Sequence[np.ndarray], type_: pa.DataType) -> pa.Array:
+    flat = np.concatenate(rows) if rows else np.zeros(0)
+    return pa.array(flat, type_)
+
+
+def _sketches(sketches: Sequence[Sequence[tuple[str, np.ndarray]]]) -> pa.Array:
+    flat = [entry for entries in sketches for entry in entries]
+    buckets = _lists([len(b) for _, b in flat], _floats([b for _, b in flat], pa.float32()))
+    entries = pa.StructArray.from_arrays([pa.array([k for k, _ in flat], pa.string()), buckets], ["key", "buckets"])
+    return _lists([len(e) or None for e in sketches], entries)
+
+
+def _slices(slices: Sequence[Sequence[tuple[tuple[int, ...], np.ndarray, list[float]]]]) -> pa.Array:
+    flat = [entry for entries in slices for entry in entries]
+    rows = _lists(
+        [b.shape[1] for _, b, _ in flat for _ in range(len(b))],
+        _floats([b.ravel() for _, b, _ in flat], pa.float32()),
+    )
+    dims = pa.array([list(d) for d, _, _ in flat], pa.list_(pa.int64()))
+    buckets = _lists([len(b) for _, b, _ in flat], rows)
+    norms = pa.array([n for _, _, n in flat], pa.list_(pa.float64()))
+    entries = pa.StructArray.from_arrays([dims, buckets, norms], ["dims", "buckets", "norms"])
+    return _lists([len(e) or None for e in slices], entries)
+
+
+def _uses(calls: Sequence[Call]) -> dict[str, Sequence[Any]]:
+    edges = [(c.number, e) for c in calls for e in c.edges]
+    return {
+        "op_id": [number for number, _ in edges],
+        "direction": ["output" if e.output else "input" for _, e in edges],
+        "position": [e.position for _, e in edges],
+        "element": [e.element for _, e in edges],
+        "tensor_id": [e.value.number for _, e in edges],
+        "storage_id": [e.value.storage for _, e in edges],
+        "storage_offset": [e.offset for _, e in edges],
+        "numel": [e.value.numel for _, e in edges],
+        "itemsize": [e.itemsize for _, e in edges],
+        "device": [e.device for _, e in edges],
+        "dtype": [e.value.dtype for _, e in edges],
+        "dims": [e.dims for _, e in edges],
+        "strides": [e.strides for _, e in edges],
+    }
+
+
+def _modules(modules: Sequence[ModuleCall]) -> dict[str, Sequence[Any]]:
+    return {
+        "name": [m.name for m in modules],
+        "module_id": [m.number for m in modules],
+        "parent_id": [None if m.parent is None else m.parent.number for m in modules],
+        "class_name": [m.class_name for m in modules],
+        "path": [m.path for m in modules],
+        "depth": [m.depth for m in modules],
+        "n_calls": [m.n_calls for m in modules],
+    }
+
+
+def _frames(frames: Sequence[Frame]) -> dict[str, Sequence[Any]]:
+    return {
+        "name": [f"{f.file}({f.line}): {f.function}" for f in frames],
+        "frame_id": [f.number for f in frames],
+        "parent_id": [f.parent for f in frames],
+        "file": [f.file for f in frames],
+        "line": [f.line for f in frames],
+        "function": [f.function for f in frames],
+    }
