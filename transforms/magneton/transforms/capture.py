@@ -14,7 +14,7 @@ from magneton.transforms.grow import IdMap
 from magneton.transforms.host import HostPass, NextIds, Placed
 from magneton.transforms.link import DevicePass
 from magneton.transforms.out import RunWriter, Texts, known, sizes, threads
-from magneton.transforms.staging import NONE, Stage
+from magneton.transforms.staging import KINDS, NONE, Stage
 from magneton.transforms.steps import Steps
 from magneton.transforms.windows import windows
 
@@ -41,6 +41,8 @@ def write_capture(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], next
     _write_steps(steps, stage, writer, keys)
     host = HostPass(stage, writer, keys, next_ids, steps)
     host.run()
+    for done in ("frames", "annotations", "ops", "launches"):
+        stage.drop(done)
     host.flows.bind_kernels(stage, next_ids.kernels)
     DevicePass(stage, writer, keys, next_ids, host.ops, host.launches, host.flows.launches()).run()
     next_ids.take("flows", write_flows(host.flows, stage, writer, keys, next_ids.flows))
@@ -52,6 +54,8 @@ def write_capture(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], next
         stage.warn("events_quarantined", f"events were set aside: {reasons}", stage.n_quarantined)
     _write_warnings(stage, writer, keys)
     _write_capture_row(stage, writer, keys, kind, first, last)
+    for done in KINDS:
+        stage.drop(done)
 
 
 def _write_steps(steps: Steps, stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) -> None:

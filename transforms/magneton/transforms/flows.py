@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from magneton.transforms.nest import Sweep
 from magneton.transforms.out import RunWriter
-from magneton.transforms.staging import KINDS, NONE, Stage
+from magneton.transforms.staging import NONE, Stage
 from magneton.transforms.windows import ends, windows
 
 FORWARD_BACKWARD = frozenset({"fwdbwd", "forward_backward"})
@@ -55,25 +55,8 @@ def fold_repeats(stage: Stage) -> None:
     stage.flush()
     if not stage.n_rows["flows"]:
         return
-    columns = {name: stage.column("flows", name) for name in KINDS["flows"]}
-    links = [code for c in _LAUNCH_TO_DEVICE if (code := stage.pool.codes.get(c)) is not None]
-    known = [_mix(stage.column(kind, "correlation"), stage.column(kind, "track")) for kind in ("launches", "kernels")]
-    repeats = np.isin(columns["category"], links) & np.isin(
-        _mix(columns["flow"], columns["track"]), np.unique(np.concatenate(known))
-    )
-    if not repeats.any():
-        return
-    stage.count(merged=int(repeats.sum()))
-    stage.drop("flows")
-    stage.add("flows", {name: values[~repeats] for name, values in columns.items()})
-    stage.flush()
-
-
-def _mix(ids: Ints, track: NDArray[Any]) -> NDArray[np.uint64]:
-    """Return one number for an id on a track."""
-    return (ids.view(np.uint64) * np.uint64(0x9E3779B97F4A7C15)) ^ (
-        track.astype(np.uint64) * np.uint64(0xC2B2AE3D27D4EB4F)
-    )
+    links = [code for c in sorted(_LAUNCH_TO_DEVICE) if (code := stage.pool.codes.get(c)) is not None]
+    stage.count(merged=stage.drop_repeated_flows(links))
 
 
 class FlowEnds:

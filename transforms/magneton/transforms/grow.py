@@ -8,9 +8,13 @@ from numpy.typing import NDArray
 from magneton.transforms.staging import NONE
 
 Ints = NDArray[np.int64]
-# An array may be this many times as long as there are ids.
+_PAGE_BITS = 16
+_IN_PAGE = (1 << _PAGE_BITS) - 1
+_EMPTY = -(2**31)
+_OFFSETS = 2**31 - 1
+# Pages may have room for this many times as many ids as there are.
 _SPREAD = 8
-_SMALL = 1 << 16
+_SPARE_PAGES = 4
 
 
 class Growing:
@@ -24,7 +28,7 @@ class Growing:
         """Add values at the end."""
         need = self.size + len(values)
         if need > len(self._data):
-            bigger = np.empty(max(need, 2 * len(self._data)), np.int64)
+            bigger = np.empty(max(need, len(self._data) + len(self._data) // 4), np.int64)
             bigger[: self.size] = self._data[: self.size]
             self._data = bigger
         self._data[self.size : need] = values
@@ -36,12 +40,15 @@ class Growing:
 
 
 class IdMap:
-    """From native ids to row ids. Ids that lie close together share an array, others go to a dict."""
+    """From native ids to row ids. Ids that lie close together share pages, others go to a dict.
+
+    Row ids are kept as 32-bit offsets from the first one, so a page of 65,536 ids takes 256 KiB.
+    """
 
     def __init__(self) -> None:
-        self._base = 0
-        self._dense = np.zeros(0, np.int64)
+        self._pages: dict[int, NDArray[np.int32]] = {}
         self._sparse: dict[int, int] = {}
+        self._first: int | None = None
         self._count = 0
 
     def set(self, keys: Ints, values: Ints) -> None:
@@ -51,27 +58,33 @@ class IdMap:
             keys, values = keys[given], values[given]
         if not len(keys):
             return
-        if not len(self._dense):
-            self._base = int(keys.min())
+        if self._first is None:
+            self._first = int(values.min())
         self._count += len(keys)
-        room = self._base + max(_SMALL, _SPREAD * self._count)
-        near = (keys >= self._base) & (keys < room)
-        if near.any():
-            top = int(keys[near].max()) - self._base + 1
-            if top > len(self._dense):
-                bigger = np.zeros(max(top, 2 * len(self._dense)), np.int64)
-                bigger[: len(self._dense)] = self._dense
-                self._dense = bigger
-            self._dense[keys[near] - self._base] = values[near] + 1
-        if not near.all():
-            self._sparse.update(zip(keys[~near].tolist(), values[~near].tolist(), strict=True))
+        offsets = values - self._first
+        page = keys >> _PAGE_BITS
+        for number in np.unique(page).tolist():
+            mine = page == number
+            fits = bool((np.abs(offsets[mine]) < _OFFSETS).all())
+            if fits and (
+                number in self._pages or len(self._pages) < _SPARE_PAGES + (_SPREAD * self._count >> _PAGE_BITS)
+            ):
+                if number not in self._pages:
+                    self._pages[number] = np.full(1 << _PAGE_BITS, _EMPTY, np.int32)
+                self._pages[number][keys[mine] & _IN_PAGE] = offsets[mine]
+            else:
+                self._sparse.update(zip(keys[mine].tolist(), values[mine].tolist(), strict=True))
 
     def get(self, keys: Ints) -> Ints:
         """Return the values under ``keys``, ``NONE`` where there is none."""
         out = np.full(len(keys), NONE, np.int64)
-        near = (keys >= self._base) & (keys < self._base + len(self._dense))
-        found = self._dense[keys[near] - self._base]
-        out[near] = np.where(found > 0, found - 1, NONE)
+        page = keys >> _PAGE_BITS
+        for number in np.unique(page).tolist():
+            known = self._pages.get(number)
+            if known is not None:
+                mine = page == number
+                offsets = known[keys[mine] & _IN_PAGE].astype(np.int64)
+                out[mine] = np.where(offsets != _EMPTY, offsets + (self._first or 0), NONE)
         if self._sparse:
             rest = np.flatnonzero((out == NONE) & (keys != NONE))
             out[rest] = [self._sparse.get(k, NONE) for k in keys[rest].tolist()]

@@ -185,6 +185,7 @@ class HostPass:
             )
         self._ops(w, ident[is_op], op[is_op], depth[is_op], call[is_op], frame[is_op])
         self._launches(w, ident[is_launch], op[is_launch], depth[is_launch], call[is_launch], frame[is_launch])
+        self.modules.settle(self._sweeps["modules"].open())
 
     def _enter_modules(self, w: Window, rows: Ints, ident: Ints, call: Ints, track: Ints, ts: Ints) -> None:
         frames = w.rows["frames"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import queue
 import re
 import threading
@@ -21,6 +22,7 @@ from magneton.schemas.errors import (
     TruncatedInputError,
     UnsupportedCompressionError,
 )
+from magneton.schemas.ids import sha256_file
 from magneton.transforms.sources import HEAD_BYTES, Limits
 
 BLOCK_BYTES = 1 << 20
@@ -52,6 +54,7 @@ class TraceInput:
         self.truncated = False
         self.garbage = 0
         self._read = 0
+        self._digest = hashlib.sha256()
         try:
             self.size = path.stat().st_size
             with path.open("rb") as stream:
@@ -118,8 +121,15 @@ class TraceInput:
             stop.set()
             thread.join()
 
+    def sha256(self) -> str:
+        """Return the hash of the file as it lies there; free after all of it was read as a stream."""
+        if self._read == self.size and not self._magic.startswith(_ZIP):
+            return self._digest.hexdigest()
+        return sha256_file(self.path)
+
     def _decoded(self) -> Iterator[bytes]:
         self._read = 0
+        self._digest = hashlib.sha256()
         with self.path.open("rb", buffering=0) as stream:
             if self._magic.startswith(_GZIP):
                 blocks = self._gzip(stream)
@@ -153,6 +163,7 @@ class TraceInput:
     def _next(self, stream: IO[bytes], size: int = _READ_BYTES) -> bytes:
         data = stream.read(size)
         self._read += len(data)
+        self._digest.update(data)
         return data
 
     def _plain(self, stream: IO[bytes]) -> Iterator[bytes]:

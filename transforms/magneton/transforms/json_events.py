@@ -271,7 +271,7 @@ class EventArray(Generic[T]):
     def _fast_piece(self) -> Clean[T] | Dirty | None:
         buffer = self._buffer
         for end, start in last_boundaries(buffer):
-            text = b"[%b]" % buffer[:end]
+            text = b"".join((b"[", memoryview(buffer)[:end], b"]"))
             try:
                 piece: Clean[T] | Dirty = Clean(self._decode(text), text)
             except msgspec.ValidationError:

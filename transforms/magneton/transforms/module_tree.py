@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.transforms.frame_names import module_class
+from magneton.transforms.grow import Growing
 from magneton.transforms.staging import NONE
 
 Ints = NDArray[np.int64]
@@ -40,9 +42,10 @@ class ModuleTree:
         self.modules: list[Module] = []
         self._first_id = first_id
         self._by_place: dict[tuple[int, str], Module] = {}
-        self._by_call: dict[int, Module] = {}
-        self._calls: list[int] = []
-        self._called: list[int] = []
+        self._open: dict[int, Module] = {}
+        self._calls = Growing()
+        self._called = Growing()
+        self._fresh: list[tuple[int, int]] = []
 
     def call(self, frame_id: int, around: int, instance: str, track: int, ts_ns: int, dur_ns: int) -> int:
         """Enter one call, in the order of time, and return the id of its module.
@@ -55,7 +58,7 @@ class ModuleTree:
             ts_ns: start.
             dur_ns: length; below 0 where unknown.
         """
-        parent = self._by_call.get(around)
+        parent = self._open.get(around)
         place = (-1 if parent is None else parent.module_id, instance)
         module = self._by_place.get(place)
         if module is None:
@@ -66,19 +69,30 @@ class ModuleTree:
             self.modules.append(module)
         module.n_calls += 1
         module.dur_ns += max(dur_ns, 0)
-        self._by_call[frame_id] = module
-        self._calls.append(frame_id)
-        self._called.append(module.module_id)
+        self._open[frame_id] = module
+        self._fresh.append((frame_id, module.module_id))
         return module.module_id
+
+    def settle(self, still_open: Iterable[int]) -> None:
+        """Take note that all calls but these are over; call it after each stretch of time."""
+        self._open = {call: self._open[call] for call in still_open if call in self._open}
+        self._flush()
+
+    def _flush(self) -> None:
+        if self._fresh:
+            calls, modules = zip(*self._fresh, strict=True)
+            self._calls.append(np.array(calls, np.int64))
+            self._called.append(np.array(modules, np.int64))
+            self._fresh.clear()
 
     def of_calls(self, calls: Ints) -> Ints:
         """Return the modules of module calls (-1 or ``NONE``: no call, no module)."""
-        if not self._calls:
+        self._flush()
+        known = self._calls.view()
+        if not len(known):
             return np.full(len(calls), NONE, np.int64)
-        at = np.searchsorted(np.array(self._calls, np.int64), calls)
-        at = np.minimum(at, len(self._calls) - 1)
-        found = np.array(self._calls, np.int64)[at] == calls
-        return np.where(found, np.array(self._called, np.int64)[at], NONE)
+        at = np.minimum(np.searchsorted(known, calls), len(known) - 1)
+        return np.where(known[at] == calls, self._called.view()[at], NONE)
 
     def columns(self) -> dict[str, Any]:
         """Return the rows of table ``modules`` (without threads) as columns."""

@@ -10,6 +10,7 @@ depth of the stacks, not with the number of events.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -64,6 +65,11 @@ class Sweep:
             settle = None if point is None else point[at]
             parent[at], depth[at] = self._thread(open_, container[at], end[at], query_end[at], ident[at], settle)
         return parent, depth
+
+    def open(self) -> Iterator[int]:
+        """Yield the ids of the containers that may still be open, on all threads."""
+        for stack in self._open.values():
+            yield from stack.ident.tolist()
 
     def _thread(
         self, open_: _Open, container: Mask, end: Ints, query_end: Ints, ident: Ints, point: Ints | None

@@ -44,7 +44,7 @@ from magneton.transforms.staging import Pool, Stage
 
 PROFILE = "profile"
 GRAPH_CAPTURE = "graph_capture"
-DEFAULT_MEMORY_MB = 256
+DEFAULT_MEMORY_MB = 128
 _THREADS = 2
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".pb", ".sqlite", ".db", ".xplane", ".chakra")
 
@@ -201,6 +201,8 @@ def normalize(
                 sensors=[*extra.sensors, *(item.sensor() for item in extra.power)],
                 notes=notes,
             )
+            # Each thread of the engine takes memory of its own, and from here on other threads compute and write.
+            connection.execute("SET threads = 1")
             power = _write_tables(directory / "tables", files, extra, run, options)
         finally:
             connection.close()
@@ -268,7 +270,7 @@ def _read(file: CaptureFile, stage: Stage, limits: Limits, options: NormalizeOpt
         stage.warn("trailing_garbage", f"{source.garbage} bytes after the compressed stream were left out")
     stage.flush()
     file.stage = stage
-    file.sha256 = sha256_file(file.path)
+    file.sha256 = source.sha256()
 
 
 def _write_tables(

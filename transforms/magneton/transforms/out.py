@@ -18,7 +18,7 @@ from magneton.schemas.parquet import TableWriter
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.staging import NONE, Pool, Stage
 
-_AHEAD = 4
+_AHEAD = 3
 
 
 class Texts:
@@ -85,6 +85,9 @@ class RunWriter:
                 continue
             try:
                 self._writers[item[0]].write(item[1])
+                del item
+                # Arrow's allocator keeps what was freed until it is asked.
+                pa.default_memory_pool().release_unused()
             except BaseException as error:  # raised by the caller's next call or on exit
                 self._error = error
 

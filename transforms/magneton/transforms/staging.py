@@ -35,7 +35,7 @@ or -1 (text codes, booleans); a slice that never ended has the length ``OPEN``. 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,8 +48,8 @@ NONE = -(2**63)
 NO_TEXT = -1
 # Length of a slice that was begun and never ended: unknown, and around all that follows.
 OPEN = -1
-FLUSH_ROWS = 122_880
-BATCH_ROWS = 122_880
+FLUSH_ROWS = 65_536
+BATCH_ROWS = 40_960
 MAX_RAW = 2_000
 
 _EVENT = {"name": "text", "track": "track", "ts_ns": "int", "dur_ns": "int"}
@@ -366,6 +366,19 @@ class Stage:
         self._connection.execute(f"UPDATE {self._table(kind)} SET {column} = given.new_value FROM given WHERE {test}")
         self._connection.unregister("given")
 
+    def drop_repeated_flows(self, categories: Sequence[int]) -> int:
+        """Drop flow ends of some categories whose id is the correlation of a row on their own track; return how many."""
+        self.flush()
+        flows = self._table("flows")
+        kinds = [k for k in ("launches", "kernels") if k in self._created]
+        if not categories or not kinds:
+            return 0
+        known = " UNION ".join(f"SELECT correlation, track FROM {self._table(k)}" for k in kinds)
+        query = f"DELETE FROM {flows} WHERE list_contains(?, category) AND (flow, track) IN ({known})"
+        dropped = int(self._connection.execute(query, [list(categories)]).fetchall()[0][0])
+        self.n_rows["flows"] -= dropped
+        return dropped
+
     def drop(self, kind: str) -> None:
         """Forget the rows of a kind."""
         if kind in self._created:
@@ -422,19 +435,20 @@ class _Tracks:
     """Processes and threads as the input names them, numbered by first appearance."""
 
     def __init__(self) -> None:
-        self._codes: dict[tuple[Any, Any], int] = {}
+        self._codes = _TrackCodes(self._new)
         self._numbers: dict[tuple[str | None, str | None], int] = {}
         self.names: list[tuple[str | None, str | None]] = []
 
     def encode(self, pids: Iterable[Any], tids: Iterable[Any]) -> NDArray[np.int32]:
         """Return the numbers of (pid, tid) pairs; 12 and "12" are the same."""
-        get, new = self._codes.get, self._new
-        return np.fromiter((get(k, -1) if k in self._codes else new(k) for k in zip(pids, tids, strict=True)), np.int32)
+        pids, tids = list(pids), list(tids)
+        if pids and pids.count(pids[0]) == len(pids) and tids.count(tids[0]) == len(tids):
+            return np.full(len(pids), self.number(pids[0], tids[0]), np.int32)
+        return np.fromiter(map(self._codes.__getitem__, zip(pids, tids, strict=True)), np.int32)
 
     def number(self, pid: Any, tid: Any) -> int:
         """Return the number of one pair."""
-        key = (pid, tid)
-        return self._codes[key] if key in self._codes else self._new(key)
+        return self._codes[pid, tid]
 
     def _new(self, key: tuple[Any, Any]) -> int:
         name = (None if key[0] is None else str(key[0]), None if key[1] is None else str(key[1]))
@@ -442,8 +456,16 @@ class _Tracks:
         if number is None:
             number = self._numbers[name] = len(self.names)
             self.names.append(name)
-        self._codes[key] = number
         return number
+
+
+class _TrackCodes(dict[tuple[Any, Any], int]):
+    def __init__(self, new: Callable[[tuple[Any, Any]], int]) -> None:
+        self._new = new
+
+    def __missing__(self, key: tuple[Any, Any]) -> int:
+        code = self[key] = self._new(key)
+        return code
 
 
 def _filler(type_: str, rows: int) -> NDArray[Any]:

@@ -12,7 +12,7 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import numpy as np
@@ -25,7 +25,16 @@ from magneton.transforms.pairing import Paired, pair
 from magneton.transforms.sources import HEAD_BYTES, Input, Limits
 from magneton.transforms.sources.kineto_columns import Columns, Table
 from magneton.transforms.sources.kineto_dirty import Cleaned, clean, coerce_args
-from magneton.transforms.sources.kineto_events import ARGS, DECODE_ARGS, PHASES, Event, decode_events, group_of
+from magneton.transforms.sources.kineto_events import (
+    ARGS,
+    DECODE_ARGS,
+    PHASES,
+    Event,
+    FrameEvent,
+    decode_events,
+    decode_frames,
+    group_of,
+)
 from magneton.transforms.sources.kineto_header import ProcessNames, read_header
 from magneton.transforms.staging import NONE, Stage
 
@@ -69,12 +78,13 @@ class _Reader:
         self._columns = Columns(stage)
         self._names = ProcessNames()
         self._earliest: int | None = None
+        self._in_frames = False
         self._suspects: list[tuple[Cleaned, int, str]] = []
 
     def run(self) -> None:
         path, stage = self._source.path, self._stage
-        array = EventArray(
-            self._source.blocks(), decode_events, path=path, allow_truncated=self._limits.allow_truncated
+        array: EventArray[Any] = EventArray(
+            self._source.blocks(), self._decode, path=path, allow_truncated=self._limits.allow_truncated
         )
         position = 0
         for piece in array:
@@ -101,6 +111,17 @@ class _Reader:
         if array.truncated or getattr(self._source, "truncated", False):
             stage.info.incomplete = True
             stage.warn("truncated", f"the file stops in the middle; {position} events were read")
+
+    def _decode(self, text: bytes | memoryview) -> list[Event] | list[FrameEvent]:
+        """Decode a piece; where the last one was all frames, this one likely is too."""
+        if self._in_frames:
+            try:
+                return decode_frames(text)
+            except msgspec.ValidationError:
+                self._in_frames = False
+        events = decode_events(text)
+        self._in_frames = len(events) > 1 and events[0].cat == events[-1].cat == "python_function"
+        return events
 
     def _refuse_other_lists(self, position: int) -> None:
         """Refuse a file whose elements, up to here, are no objects at all."""
@@ -144,12 +165,25 @@ class _Reader:
             table = self._prepare(group, category, phase, events, args, [at for _, at in members])
             self._commit(group, phase, events, table)
 
-    def _stage_all(self, events: Sequence[Event], position: int) -> None:
+    def _stage_all(self, events: Sequence[Event] | Sequence[FrameEvent], position: int) -> None:
         """Stage events, all or none.
 
         Raises:
             _Dirty: one of them needs a closer look.
         """
+        if events and isinstance(events[0], FrameEvent):
+            self._stage_frames(cast("Sequence[FrameEvent]", events))
+        else:
+            self._stage_mixed(cast("Sequence[Event]", events), position)
+
+    def _stage_frames(self, frames: Sequence[FrameEvent]) -> None:
+        try:
+            table = self._prepare("frames", "python_function", "X", frames, [f.args for f in frames], [])
+        except (OverflowError, NotPlainError) as error:
+            raise _Dirty from error
+        self._commit("frames", "X", frames, table)
+
+    def _stage_mixed(self, events: Sequence[Event], position: int) -> None:
         buckets: dict[tuple[str, str | None], list[Event]] = defaultdict(list)
         for event in events:
             buckets[event.ph, event.cat].append(event)
@@ -181,7 +215,7 @@ class _Reader:
         group: str,
         category: str | None,
         phase: str,
-        events: Sequence[Event],
+        events: Sequence[Event] | Sequence[FrameEvent],
         args: Sequence[Any],
         positions: list[int],
     ) -> Table | None:
@@ -191,7 +225,7 @@ class _Reader:
             _Dirty, NotPlainError, OverflowError, UnicodeError, msgspec.MsgspecError: an event does not fit.
         """
         if group == "metadata":
-            self._names.prepare(events, args)
+            self._names.prepare(cast("Sequence[Event]", events), args)
             return None
         ts = to_ns([e.ts for e in events])
         if (ts == NONE).any():
@@ -204,10 +238,12 @@ class _Reader:
                 raise _Dirty
         return self._columns.of(group, category, phase, events, args, ts, dur, positions)
 
-    def _commit(self, group: str, phase: str, events: Sequence[Event], table: Table | None) -> None:
+    def _commit(
+        self, group: str, phase: str, events: Sequence[Event] | Sequence[FrameEvent], table: Table | None
+    ) -> None:
         stage = self._stage
         if group == "metadata":
-            self._names.commit(events)
+            self._names.commit(cast("Sequence[Event]", events))
             stage.count(merged=len(events))
         if table is None:
             return
@@ -217,9 +253,9 @@ class _Reader:
         if phase == "X" and (unknown := np.asarray(table.columns["dur_ns"]) == NONE).any():
             first = events[int(np.argmax(unknown))].name
             stage.warn("dur_missing", f"{first!r} has no length", int(unknown.sum()))
-        earliest = min(np.asarray(table.columns["ts_ns"]).tolist(), default=None)
-        if earliest is not None and (self._earliest is None or earliest < self._earliest):
-            self._earliest = earliest
+        ts = np.asarray(table.columns["ts_ns"])
+        if len(ts) and (self._earliest is None or ts.min() < self._earliest):
+            self._earliest = int(ts.min())
 
     def _stage_paired(self, paired: Paired) -> None:
         """Stage a slice or span that was written as two events; it is already counted."""

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.sources.kineto_events import CollectiveArgs, Event
+from magneton.transforms.sources.kineto_events import CollectiveArgs, Event, FrameEvent
 from magneton.transforms.staging import NO_TEXT, NONE, Stage, Values
 
 _CACHE = 100_000
@@ -60,7 +60,7 @@ class Columns:
         group: str,
         category: str | None,
         phase: str,
-        events: Sequence[Event],
+        events: Sequence[Event] | Sequence[FrameEvent],
         args: Sequence[Any],
         ts: Ints,
         dur: Ints,
@@ -89,8 +89,9 @@ class Columns:
             return Table("flows", shared | {"category": category_codes, "phase": phases, "flow": self._flow(events)})
         text = self._compact([e.args for e in events])
         if group == "edges":
-            more = {"category": category_codes, "phase": phases, "flow": self._flow(events), "args": text}
-            return Table("edges", shared | more | {"position": np.array(positions, np.int64)})
+            edge: dict[str, Values] = {"category": category_codes, "phase": phases, "args": text}
+            edge |= {"flow": self._flow(events), "position": np.array(positions, np.int64)}
+            return Table("edges", shared | edge)
         if group == "annotations":
             ids = {
                 "external_id": _ints(stage, [a.external_id for a in args], lowest=1),
@@ -187,7 +188,7 @@ class Columns:
             },
         )
 
-    def _flow(self, events: Sequence[Event]) -> Ints:
+    def _flow(self, events: Sequence[Any]) -> Ints:
         wide = self._stage.wide_id
         return np.array(
             [
@@ -241,7 +242,10 @@ def _ints(stage: Stage, values: Sequence[int | None], lowest: int | None = None)
     Raises:
         OverflowError: a value does not fit 64 bits.
     """
-    column = np.array([NONE if v is None else v for v in values], np.int64)
+    try:
+        column = np.array(values, np.int64)
+    except TypeError:
+        column = np.array([NONE if v is None else v for v in values], np.int64)
     if lowest is not None:
         none = column < lowest
         if none.any():

@@ -7,7 +7,7 @@ known. Names of arguments on the left, kineto's spelling on the right.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Raw, Struct, field
@@ -35,6 +35,19 @@ class FrameArgs(Struct, gc=False):
 
     python_id: int | None = field(default=None, name="Python id")
     python_parent_id: int | None = field(default=None, name="Python parent id")
+
+
+class FrameEvent(Struct, gc=False):
+    """A whole ``python_function`` event: most events of a trace with stacks are, one after another."""
+
+    ph: Literal["X"]
+    cat: Literal["python_function"]
+    name: str
+    pid: int | str
+    tid: int | str
+    ts: Raw
+    dur: Raw
+    args: FrameArgs
 
 
 class CollectiveArgs(Struct, gc=False, kw_only=True, omit_defaults=True):
@@ -147,6 +160,7 @@ ARGS: dict[str, type[Struct]] = {
 }
 
 decode_events = msgspec.json.Decoder(list[Event]).decode
+decode_frames = msgspec.json.Decoder(list[FrameEvent]).decode
 DECODE_ARGS: dict[str, Callable[[bytes], list[Any]]] = {
     "ops": msgspec.json.Decoder(list[OpArgs]).decode,
     "frames": msgspec.json.Decoder(list[FrameArgs]).decode,
