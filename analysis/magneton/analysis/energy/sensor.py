@@ -1,0 +1,258 @@
+"""What a power sensor shows: the instants at which it updates, and how a reading follows from the true power.
+
+A sensor refreshes its value at ``u_k = phase + k * period`` and shows, until the next refresh,
+
+    y_k = offset + gain * integral h(s) P(u_k - lag - s) ds + noise
+
+with a response ``h`` that is a boxcar (the mean over the last w seconds) or of first order (tau). Polls between two
+refreshes repeat one value and carry no information of their own: a new value was made between the last poll that showed
+the old one and the first that shows the new one, and one lattice has to fit all of these intervals.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from magneton.analysis.energy.timeline import Activity, Array
+
+# A first-order response is taken as this many boxcars of equal weight side by side; the last ends at 9 tau.
+_PIECES = 24
+_TAIL = 9.0
+# Polls must be this much closer than updates for the lattice to show.
+_MIN_POLLS_PER_UPDATE = 2.0
+_MIN_CHANGES = 6
+
+
+@dataclass(frozen=True)
+class Response:
+    """How a reading weighs the past: boxcars side by side.
+
+    Attributes:
+        kind: ``boxcar`` or ``first_order``.
+        scale_s: width w, or time constant tau, s.
+        edges_s: ages at which the weight changes, s, ascending, one more than weights.
+        weights: weight of each stretch; they sum to 1.
+    """
+
+    kind: str
+    scale_s: float
+    edges_s: tuple[float, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def reach_s(self) -> float:
+        """How far back a reading looks, s."""
+        return self.edges_s[-1]
+
+
+def boxcar(width_s: float) -> Response:
+    """Return the mean over the last ``width_s`` seconds."""
+    return Response("boxcar", width_s, (0.0, width_s), (1.0,))
+
+
+def first_order(tau_s: float) -> Response:
+    """Return a low-pass of first order, ``h(s) = exp(-s / tau) / tau``."""
+    survive = np.linspace(1.0, np.exp(-_TAIL), _PIECES + 1)
+    edges = -np.log(survive) * tau_s
+    return Response("first_order", tau_s, tuple(edges.tolist()), tuple(np.full(_PIECES, 1.0 / _PIECES).tolist()))
+
+
+def busy_fractions(activity: Activity, updates_s: Array, response: Response, lag_s: float) -> Array:
+    """Return ``integral h(s) n_c(u - lag - s) ds`` for each update and class, shape (updates, classes)."""
+    edges = np.asarray(response.edges_s)
+    at = (updates_s[:, None] - lag_s - edges[None, :]).ravel()
+    total = activity.active(at).reshape(len(activity.classes), len(updates_s), len(edges))
+    mean = (total[:, :, :-1] - total[:, :, 1:]) / np.diff(edges)
+    fractions: Array = (mean @ np.asarray(response.weights)).T
+    return fractions
+
+
+@dataclass(frozen=True)
+class Updates:
+    """The readings of a sensor, each once.
+
+    Attributes:
+        t_s: when each was made, s.
+        value: reading, W.
+        timing_sd_s: standard deviation of ``t_s``.
+        period_s: time between updates; NULL where it is not known.
+        locked: one lattice fits the readings.
+        outside: share of the changes that do not fit it.
+    """
+
+    t_s: Array
+    value: Array
+    timing_sd_s: float
+    period_s: float | None
+    locked: bool
+    outside: float = 0.0
+
+    def within(self, start_s: float, end_s: float) -> Updates:
+        """Return the updates of a stretch of time."""
+        keep = (self.t_s >= start_s) & (self.t_s <= end_s)
+        return Updates(
+            self.t_s[keep], self.value[keep], self.timing_sd_s, self.period_s, self.locked, self.outside
+        )
+
+
+def lock(poll_s: Array, value: Array, *, period_s: float | None = None) -> Updates:
+    """Find the updates behind the polls of a sensor.
+
+    Args:
+        poll_s: times of the polls, s, ascending.
+        value: what each showed, W; NaN where nothing.
+        period_s: time between updates, where it is known.
+
+    Returns:
+        One reading per point of the lattice. Where polls are too far apart, or too few values change, to show one:
+        each poll, dated half a period back (or as it is, where no period is known).
+    """
+    known = ~np.isnan(value)
+    t, v = poll_s[known], value[known]
+    changed = np.flatnonzero(np.diff(v) != 0)
+    low, high = t[changed], t[changed + 1]
+    spacing = float(np.median(np.diff(t))) if len(t) > 1 else 0.0
+    guess = period_s or (_first_guess(low, high) if len(changed) >= _MIN_CHANGES else None)
+    if guess is None or len(changed) < _MIN_CHANGES or guess < _MIN_POLLS_PER_UPDATE * spacing:
+        return _unlocked(t, v, period_s)
+    period, phase, sd, outside = _fit_lattice(low, high, guess, 0.002 if period_s else 0.04)
+    first, last = int(np.ceil((t[0] - phase) / period)), int(np.floor((t[-1] - phase) / period))
+    lattice = phase + period * np.arange(first, last + 1)
+    # The poll nearest the middle between two updates shows the value of the earlier one, whatever the jitter.
+    middle = lattice + period / 2
+    nearest = np.clip(np.searchsorted(t, middle), 1, len(t) - 1)
+    nearest = np.where(middle - t[nearest - 1] < t[nearest] - middle, nearest - 1, nearest)
+    seen = np.abs(t[nearest] - middle) < period / 2
+    return Updates(lattice[seen], v[nearest[seen]], sd, period, True, outside)
+
+
+def _unlocked(t: Array, v: Array, period_s: float | None) -> Updates:
+    if period_s is None:
+        return Updates(t, v, 0.0, None, False)
+    return Updates(t - period_s / 2, v, period_s / np.sqrt(12), period_s, False)
+
+
+def _first_guess(low: Array, high: Array) -> float:
+    """Return a rough period: the median of the steps between neighbouring changes, skipped updates left out."""
+    steps = np.diff((low + high) / 2)
+    typical = float(np.median(steps))
+    near = steps[(steps > 0.6 * typical) & (steps < 1.4 * typical)]
+    return float(np.mean(near))
+
+
+def _fit_lattice(low: Array, high: Array, guess: float, spread: float) -> tuple[float, float, float, float]:
+    """Return period, phase, standard deviation of an update's time and share of the intervals missed.
+
+    A lattice fits best that passes through most intervals; among equals, the middle of those is taken. The grid is
+    refined twice around the best, so that the last update is dated as well as the first.
+    """
+    center = (low[0] + high[0]) / 2
+    lo, hi = low - center, high - center
+    length = max(float(hi[-1]), guess)
+    phase_step = min(5e-4, guess / 40)
+    periods = np.arange(guess * (1 - spread), guess * (1 + spread), max(guess * phase_step / length, guess * 2e-6))
+    best, found = -1, (guess, 0.0, 0.0)
+    for level in range(2):
+        hits_best = best
+        candidates: list[tuple[float, float]] = []
+        for period in periods:
+            count, phase = _cover(lo, hi, float(period), phase_step)
+            top = int(count.max())
+            if top > hits_best:
+                hits_best, candidates = top, []
+            if top == hits_best:
+                candidates += [(float(period), float(p)) for p in phase[count == top]]
+        if candidates:
+            best = hits_best
+            found = _middle(candidates, length)
+        if level == 0:
+            step = float(periods[1] - periods[0]) if len(periods) > 1 else guess * 1e-4
+            periods = found[0] + step * np.linspace(-3, 3, 61)
+            phase_step /= 4
+    period, phase, sd = found
+    return period, phase + center, max(sd, 1e-5), 1 - best / len(lo)
+
+
+def _cover(lo: Array, hi: Array, period: float, step: float) -> tuple[npt.NDArray[np.int64], Array]:
+    """Return how many of the intervals hold a point of the lattice, for each phase of a grid."""
+    cells = max(int(period / step), 8)
+    first = np.floor((lo % period) / period * cells).astype(np.int64) + 1
+    width = np.minimum(np.floor((hi - lo) / period * cells).astype(np.int64), cells)
+    change = np.zeros(2 * cells + 2, dtype=np.int64)
+    np.add.at(change, first, 1)
+    np.add.at(change, np.minimum(first + np.maximum(width, 1), 2 * cells + 1), -1)
+    line = np.cumsum(change)
+    return line[:cells] + line[cells : 2 * cells], np.arange(cells) / cells * period
+
+
+def _middle(candidates: list[tuple[float, float]], length: float) -> tuple[float, float, float]:
+    """Return the middle of the best lattices: period, phase, and standard deviation of the time in mid-recording."""
+    pairs = np.array(candidates)
+    period = float(np.median(pairs[:, 0]))
+    # Compared in the middle of the recording, where an error of the period matters least.
+    turns = round(length / 2 / period)
+    at = pairs[:, 1] + turns * pairs[:, 0]
+    angle = np.exp(2j * np.pi * at / period)
+    mean = float(np.angle(angle.mean()) / (2 * np.pi) * period)
+    off = (at - mean + period / 2) % period - period / 2
+    phase = (mean - turns * period) % period
+    return period, float(phase), float(np.sqrt(np.mean(off**2)))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Gain and offset of a sensor against the true power, with what is not known about them.
+
+    Attributes:
+        gain: reading per true watt.
+        offset_w: reading at no power, W.
+        gain_sd: standard deviation of the gain.
+        offset_sd_w: standard deviation of the offset, W.
+        correlation: between the two.
+        source: ``meter`` (compared with one), ``none`` (the sensor is taken at its word, within its tolerance).
+    """
+
+    gain: float = 1.0
+    offset_w: float = 0.0
+    gain_sd: float = 0.05
+    offset_sd_w: float = 2.0
+    correlation: float = 0.0
+    source: str = "none"
+
+    def true_energy(self, sensor_j: float, seconds: float) -> float:
+        """Return the energy behind an energy in the sensor's scale."""
+        return (sensor_j - self.offset_w * seconds) / self.gain
+
+    def energy_sd(self, true_j: float, seconds: float) -> float:
+        """Return the standard deviation that the calibration leaves on an energy, J."""
+        by_gain, by_offset = true_j * self.gain_sd, seconds * self.offset_sd_w
+        square = by_gain**2 + by_offset**2 + 2 * self.correlation * by_gain * by_offset
+        return float(np.sqrt(max(square, 0.0)) / self.gain)
+
+
+@dataclass(frozen=True)
+class SensorModel:
+    """Everything known about a sensor.
+
+    Attributes:
+        period_s: time between updates, s.
+        response: how a reading follows the power.
+        lag_s: age of the newest power a reading knows, s.
+        lag_sd_s: standard deviation of it.
+        noise_w: standard deviation of a reading, W.
+        calibration: gain and offset.
+        name: what it is a model of.
+        simulated: it describes a simulated sensor.
+    """
+
+    period_s: float
+    response: Response
+    lag_s: float = 0.0
+    lag_sd_s: float = 0.001
+    noise_w: float = 1.0
+    calibration: Calibration = field(default_factory=Calibration)
+    name: str = ""
+    simulated: bool = False
