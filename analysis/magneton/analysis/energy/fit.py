@@ -1,0 +1,248 @@
+"""Least squares of sensor readings on what ran: the posterior of power at rest and of power per class.
+
+``y_k = P0 + sum_c D_c f_kc + drift(u_k) + e_k`` with Gaussian priors (wide: a class not seen keeps its prior, and its width
+says so), non-negative P0 and D. The lag is not fixed but averaged over, weighted by the marginal likelihood of each value
+times its prior, so that what it leaves open is part of every interval. The errors are inflated where the residuals are larger
+than the sensor's noise explains (chi-square), never deflated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from magneton.analysis.energy.sensor import Response, SensorModel, Updates, busy_fractions
+from magneton.analysis.energy.timeline import Activity, Array
+
+# Prior of a class's power: as large as the mean above rest, give or take this share.
+CLASS_SPREAD = 0.6
+# Power of one class differs from call to call by about this share (clocks, data); seen on the shared recordings.
+CALL_SPREAD = 0.01
+# Drift: corners this far apart, each free by this share of the mean power.
+DRIFT_KNOT_S = 2.0
+DRIFT_SHARE = 0.01
+_LAG_STEPS = 13
+_LAG_REACH = 3.0
+
+
+@dataclass(frozen=True)
+class Fit:
+    """Posterior of the powers, in the sensor's scale, W.
+
+    Attributes:
+        classes: names, in the order of the parameters after the first.
+        mean: P0, D_c ..., drift corners ...; shape (p,).
+        cov: covariance, shape (p, p), the lag included.
+        knots_s: times of the drift corners.
+        chi2: residuals squared over what the noise explains, per degree of freedom, before inflation.
+        free: degrees of freedom of it.
+        lag_s: mean lag.
+        lag_sd_s: standard deviation of the lag.
+        lag_modes: separate lags that explain the readings about equally well.
+        spread: standard deviation of each class's busy fraction over the updates.
+        shrinkage: share of the prior variance of each parameter that the readings took away.
+        log_evidence: log marginal likelihood.
+        n: updates used.
+    """
+
+    classes: tuple[str, ...]
+    mean: Array
+    cov: Array
+    knots_s: Array
+    chi2: float
+    free: float
+    lag_s: float
+    lag_sd_s: float
+    lag_modes: int
+    spread: Array
+    shrinkage: Array
+    log_evidence: float
+    n: int
+
+
+@dataclass(frozen=True)
+class _Posterior:
+    mean: Array
+    cov: Array
+    log_evidence: float
+
+
+def hats(t: Array, knots: Array) -> Array:
+    """Return the hat functions of the knots at each time, shape (times, knots); constant beyond the outermost."""
+    columns = [np.interp(t, knots, row) for row in np.eye(len(knots))]
+    return np.stack(columns, axis=1) if columns else np.zeros((len(t), 0))
+
+
+def hat_integrals(knots: Array, start_s: float, end_s: float) -> Array:
+    """Return the integral of each hat function over a window, s."""
+    if len(knots) == 0:
+        return np.zeros(0)
+    inner = knots[(knots > start_s) & (knots < end_s)]
+    grid = np.concatenate([[start_s], inner, [end_s]])
+    values = hats(grid, knots)
+    found: Array = (np.diff(grid)[:, None] * (values[1:] + values[:-1]) / 2).sum(axis=0)
+    return found
+
+
+def usable(updates: Updates, response: Response, lag_s: float, start_s: float, end_s: float) -> Updates:
+    """Return the updates whose look back lies within a stretch of time, by nine tenths at least for a wide boxcar."""
+    reach = response.reach_s * (0.9 if response.kind == "boxcar" else 0.5)
+    return updates.within(start_s + lag_s + reach, end_s + max(lag_s, 0.0))
+
+
+def fit_power(
+    updates: Updates,
+    activity: Activity,
+    model: SensorModel,
+    *,
+    idle_w: tuple[float, float] | None = None,
+    drift: bool = True,
+) -> Fit | None:
+    """Fit power at rest and per class to readings.
+
+    Args:
+        updates: readings to use.
+        activity: what ran, on the same clock.
+        model: the sensor; its gain and offset are not used here.
+        idle_w: power at rest and its standard deviation, W, where known (sensor's scale).
+        drift: allow the power to drift slowly.
+
+    Returns:
+        The posterior; NULL with fewer than three readings.
+    """
+    y, t = updates.value, updates.t_s
+    if len(y) < 3:
+        return None
+    lags, log_prior = _lags(model)
+    sets = [busy_fractions(activity, t, model.response, float(lag)) for lag in lags]
+    knots = _knots(t) if drift else np.zeros(0)
+    bumps = hats(t, knots)
+    mean, sd = _prior(y, sets[len(lags) // 2], len(knots), idle_w)
+    steep = [_steepness(activity, t, model.response, float(lag)) for lag in lags]
+    ones = np.ones((len(y), 1))
+    designs = [np.hstack([ones, f, bumps]) for f in sets]
+    timing = float(np.hypot(updates.timing_sd_s, 0.0))
+    base = model.noise_w**2
+    var = np.full(len(y), base + (CALL_SPREAD * float(np.mean(y))) ** 2)
+    best = len(lags) // 2
+    chi2, free = 1.0, 1.0
+    posts: list[_Posterior] = []
+    for _ in range(3):
+        posts = [_solve(x, y, var, mean, sd) for x in designs]
+        best = int(np.argmax([p.log_evidence + q for p, q in zip(posts, log_prior, strict=True)]))
+        k = sets[best].shape[1]
+        powers = posts[best].mean[1 : 1 + k]
+        expected = base + (timing * (steep[best] @ powers)) ** 2
+        expected = expected + ((CALL_SPREAD * sets[best] * powers) ** 2).sum(axis=1)
+        residual = y - designs[best] @ posts[best].mean
+        taken = float(np.sum(1 - np.diag(posts[best].cov) / sd**2))
+        free = max(len(y) - taken, 1.0)
+        chi2 = float(np.sum(residual**2 / expected) / free)
+        var = expected * max(1.0, chi2)
+    posts = [_nonnegative(p, x, y, var, mean, sd, sets[0].shape[1] + 1) for p, x in zip(posts, designs, strict=True)]
+    weight = np.array([p.log_evidence for p in posts]) + log_prior
+    weight = np.exp(weight - weight.max())
+    modes = _modes(weight)
+    weight /= weight.sum()
+    center = sum((w * p.mean for w, p in zip(weight, posts, strict=True)), np.zeros_like(mean))
+    cov = np.zeros((len(mean), len(mean)))
+    for w, p in zip(weight, posts, strict=True):
+        off = p.mean - center
+        cov += w * (p.cov + np.outer(off, off))
+    lag = float(weight @ lags)
+    inside = np.diag(sum((w * p.cov for w, p in zip(weight, posts, strict=True)), np.zeros_like(cov)))
+    return Fit(
+        classes=activity.classes,
+        mean=center,
+        cov=cov,
+        knots_s=knots,
+        chi2=chi2,
+        free=free,
+        lag_s=lag,
+        lag_sd_s=float(np.sqrt(weight @ (lags - lag) ** 2)),
+        lag_modes=modes,
+        spread=sets[best].std(axis=0),
+        shrinkage=1 - inside / sd**2,
+        log_evidence=posts[best].log_evidence,
+        n=len(y),
+    )
+
+
+def _lags(model: SensorModel) -> tuple[Array, Array]:
+    """Return the lags to average over and the log of their prior."""
+    if model.lag_sd_s <= 0:
+        return np.array([model.lag_s]), np.zeros(1)
+    z = np.linspace(-_LAG_REACH, _LAG_REACH, _LAG_STEPS)
+    return model.lag_s + z * model.lag_sd_s, -0.5 * z**2
+
+
+def _knots(t: Array) -> Array:
+    length = float(t[-1] - t[0])
+    count = int(length // DRIFT_KNOT_S)
+    return np.linspace(t[0], t[-1], count + 1) if count >= 2 else np.zeros(0)
+
+
+def _prior(y: Array, fractions: Array, knots: int, idle_w: tuple[float, float] | None) -> tuple[Array, Array]:
+    level = float(np.mean(y))
+    idle, idle_sd = idle_w if idle_w is not None else (0.4 * level, 0.4 * level)
+    running = float(fractions.sum(axis=1).mean())
+    typical = max((level - idle) / max(running, 0.02), 0.1 * level)
+    count = fractions.shape[1]
+    mean = np.concatenate([[idle], np.full(count, typical), np.zeros(knots)])
+    sd = np.concatenate([[idle_sd], np.full(count, CLASS_SPREAD * typical), np.full(knots, DRIFT_SHARE * level)])
+    return mean, sd
+
+
+def _steepness(activity: Activity, t: Array, response: Response, lag_s: float) -> Array:
+    """Return how fast each busy fraction changes with the time of the update, 1/s (a central difference over 1 ms)."""
+    step = 5e-4
+    later = busy_fractions(activity, t + step, response, lag_s)
+    earlier = busy_fractions(activity, t - step, response, lag_s)
+    found: Array = (later - earlier) / (2 * step)
+    return found
+
+
+def _solve(x: Array, y: Array, var: Array, mean: Array, sd: Array) -> _Posterior:
+    z = x * sd
+    weighted = z / var[:, None]
+    rest = y - x @ mean
+    precision = weighted.T @ z + np.eye(len(mean))
+    right = weighted.T @ rest
+    factor = np.linalg.cholesky(precision)
+    b = np.linalg.solve(precision, right)
+    log_evidence = -0.5 * (
+        2 * np.log(np.diag(factor)).sum() + np.log(2 * np.pi * var).sum() + (rest**2 / var).sum() - right @ b
+    )
+    cov = np.linalg.inv(precision) * np.outer(sd, sd)
+    return _Posterior(mean + sd * b, cov, float(log_evidence))
+
+
+def _nonnegative(post: _Posterior, x: Array, y: Array, var: Array, mean: Array, sd: Array, count: int) -> _Posterior:
+    """Return the posterior with the first ``count`` parameters not below 0: those that would be are held at 0 in turn."""
+    fixed: set[int] = set()
+    current = post.mean
+    for _ in range(count):
+        low = [i for i in range(count) if i not in fixed and current[i] < 0]
+        if not low:
+            break
+        fixed.add(min(low, key=lambda i: float(current[i] / sd[i])))
+        free = [i for i in range(len(mean)) if i not in fixed]
+        part = _solve(x[:, free], y, var, mean[free], sd[free])
+        current = np.zeros_like(mean)
+        current[free] = part.mean
+    return post if not fixed else _Posterior(current, post.cov, post.log_evidence)
+
+
+def _modes(weight: Array) -> int:
+    """Count peaks of the weights (largest 1) that reach a tenth of it and are parted by a dip to a third of the lower."""
+    peaks: list[int] = []
+    for i in range(len(weight)):
+        left, right = weight[max(i - 1, 0)], weight[min(i + 1, len(weight) - 1)]
+        if weight[i] >= 0.1 and weight[i] >= left and weight[i] >= right:
+            if peaks and weight[peaks[-1] : i + 1].min() > min(weight[i], weight[peaks[-1]]) / 3:
+                if weight[i] > weight[peaks[-1]]:
+                    peaks[-1] = i
+                continue
+            peaks.append(i)
+    return len(peaks)
