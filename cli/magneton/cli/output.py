@@ -198,7 +198,9 @@ def show_table(
     numbers, texts = set(right), set(wrap)
     for name in names:
         justify: Any = "right" if name in numbers else "left"
-        table.add_column(Text(printable(name)), justify=justify, overflow="ellipsis", no_wrap=name not in texts)
+        # A long name without a blank is broken rather than cut: its end tells it from its neighbours.
+        how: Any = "fold" if name in texts else "ellipsis"
+        table.add_column(Text(printable(name)), justify=justify, overflow=how, no_wrap=name not in texts)
     for record in records:
         table.add_row(*map(_shown, record))
     if title is not None:
