@@ -10,9 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from magneton.flows.normalize import ExtraFiles, normalize
 from magneton.schemas.manifest import Manifest
 from magneton.schemas.parquet import read_table
-from magneton.transforms.normalize import NormalizeOptions, normalize
+from magneton.transforms.normalize import NormalizeOptions
 
 
 class Run:
@@ -50,12 +51,17 @@ class Normalizer:
         self._done: dict[str, Run] = {}
 
     def __call__(
-        self, *inputs: Path, options: NormalizeOptions | None = None, capture_traces: Sequence[Path] = ()
+        self,
+        *inputs: Path,
+        options: NormalizeOptions | None = None,
+        capture_traces: Sequence[Path] = (),
+        extras: ExtraFiles | None = None,
     ) -> Run:
-        """Return the recording made of trace files (raw files are not copied)."""
+        """Return the recording made of trace files and files beside them (raw files are not copied)."""
         options = options or NormalizeOptions(keep_raw=False)
-        key = hashlib.sha256(repr((inputs, options, tuple(capture_traces))).encode()).hexdigest()[:16]
+        key = hashlib.sha256(repr((inputs, options, tuple(capture_traces), extras)).encode()).hexdigest()[:16]
         if key not in self._done:
             out = self._directory / key
-            self._done[key] = Run(out, normalize(inputs, out, options, capture_traces=capture_traces))
+            made = normalize(inputs, out, options, capture_traces=capture_traces, extras=extras)
+            self._done[key] = Run(out, made)
         return self._done[key]

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from tests.normalized import Run
 
 from magneton.analysis.energy.result import EnergyResult, Window
 from magneton.analysis.energy.totals import PREFERENCE, device_energy
 from magneton.transforms.power.log import PowerLog
 
+S = 10**9
 FAULTS = Path(__file__).parent / "faults"
 E0 = 1767225600 * 10**9  # the invented run of the format samples begins here: 2026-01-01T00:00:00Z
 
@@ -42,6 +44,24 @@ def energies(
 ) -> dict[str | None, EnergyResult]:
     """Energy by device id alone (the logs here have one kind each, or distinct ids)."""
     return {d[1]: r for d, r in device_energy(table, over, fields=fields, max_gap_s=max_gap_s).items()}
+
+
+def over(run: Run, start_ns: int, end_ns: int, **given: Any) -> dict[str | None, EnergyResult]:
+    """Energy by device over a window on the time line of a recording."""
+    return energies(run.table("power"), Window(start_ns, end_ns), **given)
+
+
+def of_kernel(run: Run, name: str, device: str = "GPU-aaaa") -> EnergyResult:
+    """Energy of a device while a kernel runs."""
+    kernel = run.by_name("kernels")[name]
+    return over(run, kernel["ts_ns"], kernel["ts_ns"] + kernel["dur_ns"])[device]
+
+
+def accept_powered(run: Run) -> None:
+    """Nothing was set aside, of the trace or of the log; no warning beyond those that kernels without a launch give."""
+    assert run.warnings().keys() <= {"kernel_without_launch"}
+    assert run.rows("quarantine") == []
+    assert {c["kind"] for c in run.rows("captures")} == {"profile", "energy"}
 
 
 def books_balance(log: PowerLog) -> bool:

@@ -6,16 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fault_cases import Case, Context, capture, params
+from tests.fault_cases import Case, Context, capture, equal, params
 from tests.normalized import Normalizer
 
 from magneton.flows.normalize import ExtraFiles, normalize
 from magneton.schemas.errors import MagnetonError
 from magneton.transforms.normalize import NormalizeOptions
-
-
-def _equal(found: Any, wanted: Any) -> None:
-    assert found == wanted
 
 
 def _alone(context: Context, value: Any, key: str) -> None:
@@ -57,12 +53,12 @@ SESSION_RELATIVE = Case(
     "36-onnxruntime-session-relative",
     {
         "trace_alone.*": _alone,
-        "with_power.verdict": lambda c, v: _equal(_refusal(c).exit_code, 2),
-        "with_power.error": lambda c, v: _equal(_refusal(c).code, v),
-        "with_power.hint": lambda c, v: _equal(v in str(_refusal(c)), True),
+        "with_power.verdict": lambda c, v: equal(_refusal(c).exit_code, 2),
+        "with_power.error": lambda c, v: equal(_refusal(c).code, v),
+        "with_power.hint": lambda c, v: equal(v in str(_refusal(c)), True),
         "forbidden.0": _fences_are_no_work,
         # no absolute time, so nothing can place the run in 1970
-        "forbidden.1": lambda c, v: _equal(capture(c.run("ort.json"))["base_unix_ns"], None),
+        "forbidden.1": lambda c, v: equal(capture(c.run("ort.json"))["base_unix_ns"], None),
     },
 )
 

@@ -16,6 +16,7 @@ from tests.fault_cases import (
     accept_with_warning,
     busy_ns,
     capture,
+    equal,
     kernel_ns_by_op,
     op_of,
     params,
@@ -24,10 +25,6 @@ from tests.fault_cases import (
 from tests.normalized import Normalizer, Run
 
 from magneton.transforms.normalize import NormalizeOptions, normalize
-
-
-def _equal(found: Any, wanted: Any) -> None:
-    assert found == wanted
 
 
 def _host_parents(run: Run) -> dict[str, str | None]:
@@ -61,11 +58,11 @@ DEEP = Case(
     | {
         "verdict": accept,
         # The case counts the outermost slice as 1, our depth is the number of slices around.
-        "max_depth_cpu": lambda c, v: _equal(max(r["depth"] for r in c.run().rows("launches")) + 1, v),
+        "max_depth_cpu": lambda c, v: equal(max(r["depth"] for r in c.run().rows("launches")) + 1, v),
         "ancestors_of_leaf": _ancestors,
         "forbidden.0": accept,
         "forbidden.1": _in_seconds,
-        "forbidden.2": lambda c, v: _equal(len(c.run().rows("frames")), 3000),
+        "forbidden.2": lambda c, v: equal(len(c.run().rows("frames")), 3000),
     },
 )
 
@@ -76,11 +73,11 @@ DUPLICATES = Case(
     COUNTS
     | {
         "verdict": accept,
-        "n_links": lambda c, v: _equal(sum(k["op_id"] is not None for k in c.run().rows("kernels")), v),
-        "kernel_ns_by_op.*": lambda c, v, k: _equal(kernel_ns_by_op(c.run())[k], v),
-        "kernel_ns_total": lambda c, v: _equal(sum(kernel_ns_by_op(c.run()).values()), v),
-        "forbidden.0": lambda c, v: _equal(sum(kernel_ns_by_op(c.run()).values()), 34_000),
-        "forbidden.1": lambda c, v: _equal(op_of(c.run(), "relu_k"), "aten::relu"),
+        "n_links": lambda c, v: equal(sum(k["op_id"] is not None for k in c.run().rows("kernels")), v),
+        "kernel_ns_by_op.*": lambda c, v, k: equal(kernel_ns_by_op(c.run())[k], v),
+        "kernel_ns_total": lambda c, v: equal(sum(kernel_ns_by_op(c.run()).values()), v),
+        "forbidden.0": lambda c, v: equal(sum(kernel_ns_by_op(c.run()).values()), 34_000),
+        "forbidden.1": lambda c, v: equal(op_of(c.run(), "relu_k"), "aten::relu"),
     },
 )
 
@@ -107,16 +104,16 @@ FLOWS = Case(
     COUNTS
     | {
         "verdict": accept_with_warning,
-        "n_slices": lambda c, v: _equal(len(rows(c.run())), v),
-        "n_flow_raw": lambda c, v: _equal(capture(c.run())["n_raw"] - len(rows(c.run())), v),
-        "n_flow_links": lambda c, v: _equal(Counter(f["state"] for f in c.run().rows("flows"))["linked"], v),
-        "flow_links.*": lambda c, v, k: _equal(_arrows(c.run(), k), v),
-        "dangling.starts": lambda c, v: _equal(Counter(f["state"] for f in c.run().rows("flows"))["dangling_start"], v),
-        "dangling.ends": lambda c, v: _equal(Counter(f["state"] for f in c.run().rows("flows"))["dangling_end"], v),
-        "unlinked_kernels": lambda c, v: _equal([k for k, launch in _launch_of(c.run()).items() if launch is None], v),
-        "forbidden.0": lambda c, v: _equal(len(rows(c.run())), 10),
-        "forbidden.1": lambda c, v: _equal(_launch_of(c.run())["K4a"], "L4a"),
-        "forbidden.2": lambda c, v: _equal(_arrows(c.run(), "fwdbwd"), [["fwd", "bwd"]]),
+        "n_slices": lambda c, v: equal(len(rows(c.run())), v),
+        "n_flow_raw": lambda c, v: equal(capture(c.run())["n_raw"] - len(rows(c.run())), v),
+        "n_flow_links": lambda c, v: equal(Counter(f["state"] for f in c.run().rows("flows"))["linked"], v),
+        "flow_links.*": lambda c, v, k: equal(_arrows(c.run(), k), v),
+        "dangling.starts": lambda c, v: equal(Counter(f["state"] for f in c.run().rows("flows"))["dangling_start"], v),
+        "dangling.ends": lambda c, v: equal(Counter(f["state"] for f in c.run().rows("flows"))["dangling_end"], v),
+        "unlinked_kernels": lambda c, v: equal([k for k, launch in _launch_of(c.run()).items() if launch is None], v),
+        "forbidden.0": lambda c, v: equal(len(rows(c.run())), 10),
+        "forbidden.1": lambda c, v: equal(_launch_of(c.run())["K4a"], "L4a"),
+        "forbidden.2": lambda c, v: equal(_arrows(c.run(), "fwdbwd"), [["fwd", "bwd"]]),
     },
 )
 
@@ -161,32 +158,30 @@ GRAPH = Case(
     COUNTS
     | {
         "verdict": accept_with_warning,
-        "n_kernels": lambda c, v: _equal(len(c.run().rows("kernels")), v),
-        "links_to_launch.*": lambda c, v, k: _equal(_by_correlation(c.run(), "count")[k.partition("#")[2]], v),
-        "links_to_aten": lambda c, v: _equal(sum(k["op_id"] is not None for k in c.run().rows("kernels")), v),
-        "kernel_ns_by_launch.*": lambda c, v, k: _equal(_by_correlation(c.run(), "time")[k], v),
+        "n_kernels": lambda c, v: equal(len(c.run().rows("kernels")), v),
+        "links_to_launch.*": lambda c, v, k: equal(_by_correlation(c.run(), "count")[k.partition("#")[2]], v),
+        "links_to_aten": lambda c, v: equal(sum(k["op_id"] is not None for k in c.run().rows("kernels")), v),
+        "kernel_ns_by_launch.*": lambda c, v, k: equal(_by_correlation(c.run(), "time")[k], v),
         "kernel_ns_by_annotation.*": _by_annotation,
-        "op_level_coverage": lambda c, v: _equal(_coverage(c.run(), "op_id"), v),
-        "kernel_level_coverage": lambda c, v: _equal(_coverage(c.run(), "launch_id"), v),
+        "op_level_coverage": lambda c, v: equal(_coverage(c.run(), "op_id"), v),
+        "kernel_level_coverage": lambda c, v: equal(_coverage(c.run(), "launch_id"), v),
         "node_keys_match_across_replays": _nodes_match,
-        "forbidden.0": lambda c, v: _equal(len(c.run().rows("kernels")), 6),
-        "forbidden.1": lambda c, v: _equal(c.run().warnings()["graph_replay_no_op"], 6),
-        "forbidden.2": lambda c, v: _equal(busy_ns(c.run()), 180_000),
+        "forbidden.0": lambda c, v: equal(len(c.run().rows("kernels")), 6),
+        "forbidden.1": lambda c, v: equal(c.run().warnings()["graph_replay_no_op"], 6),
+        "forbidden.2": lambda c, v: equal(busy_ns(c.run()), 180_000),
     },
-    later={"energy_j.*": "belongs to energy"},
 )
 
 UNLAUNCHED = Case(
     "24-kernels-without-launch",
     COUNTS
     | {
-        "verdict": lambda c, v: _equal(c.run().warnings()["kernel_without_launch"], 2),
-        "unattributed_ns": lambda c, v: _equal(
+        "verdict": lambda c, v: equal(c.run().warnings()["kernel_without_launch"], 2),
+        "unattributed_ns": lambda c, v: equal(
             sum(k["dur_ns"] for k in c.run().rows("kernels") if k["op_id"] is None), v
         ),
-        "forbidden.0": lambda c, v: _equal({"early_a", "early_b"} <= set(c.run().by_name("kernels")), True),
+        "forbidden.0": lambda c, v: equal({"early_a", "early_b"} <= set(c.run().by_name("kernels")), True),
     },
-    later={"energy_j.*": "belongs to energy", "forbidden.1": "belongs to energy"},
 )
 
 
@@ -199,11 +194,11 @@ SKEWED = Case(
     COUNTS
     | {
         "verdict": accept_with_warning,
-        "launch_latency_ns.*": lambda c, v, k: _equal(c.run().by_name("kernels")[k]["launch_latency_ns"], v),
+        "launch_latency_ns.*": lambda c, v, k: equal(c.run().by_name("kernels")[k]["launch_latency_ns"], v),
         "trace_start_ns": _first,
-        "k0": lambda c, v: _equal([r["reason"] for r in c.run().rows("quarantine")], ["kernel_ts_zero"]),
-        "forbidden.0": lambda c, v: _equal(op_of(c.run(), "k"), "op"),
-        "forbidden.1": lambda c, v: _equal(c.run().by_name("kernels")["k"]["launch_latency_ns"], -300),
+        "k0": lambda c, v: equal([r["reason"] for r in c.run().rows("quarantine")], ["kernel_ts_zero"]),
+        "forbidden.0": lambda c, v: equal(op_of(c.run(), "k"), "op"),
+        "forbidden.1": lambda c, v: equal(c.run().by_name("kernels")["k"]["launch_latency_ns"], -300),
         "forbidden.2": lambda c, v: _first(c, 95_000),
     },
 )
@@ -229,15 +224,14 @@ LOST = Case(
     COUNTS
     | {
         "verdict": accept_with_warning,
-        "n_launches": lambda c, v: _equal(_expecting(c.run()), v),
-        "n_launches_with_kernel": lambda c, v: _equal(_expecting(c.run()) - len(_waiting(c.run())), v),
+        "n_launches": lambda c, v: equal(_expecting(c.run()), v),
+        "n_launches_with_kernel": lambda c, v: equal(_expecting(c.run()) - len(_waiting(c.run())), v),
         "missing_launches": _missing,
-        "launch_coverage": lambda c, v: _equal(1 - len(_waiting(c.run())) / _expecting(c.run()), v),
+        "launch_coverage": lambda c, v: equal(1 - len(_waiting(c.run())) / _expecting(c.run()), v),
         # No row is NULL here: nothing was measured, so there is nothing to sum.
-        "gpu_ns_by_op.*": lambda c, v, k: _equal(kernel_ns_by_op(c.run()).get(k), v),
-        "forbidden.1": lambda c, v: _equal([la["name"] for la in _waiting(c.run())], ["cudaLaunchKernel"] * 2),
+        "gpu_ns_by_op.*": lambda c, v, k: equal(kernel_ns_by_op(c.run()).get(k), v),
+        "forbidden.1": lambda c, v: equal([la["name"] for la in _waiting(c.run())], ["cudaLaunchKernel"] * 2),
     },
-    later={"diff_against_a_complete_run": "belongs to the diff", "forbidden.0": "belongs to energy"},
 )
 
 # --- 30 nesting ---------------------------------------------------------------------------------------------------------
@@ -258,13 +252,13 @@ BLEEDING = Case(
     COUNTS
     | {
         "verdict": accept,
-        "parents.*": lambda c, v, k: _equal(_host_parents(c.run())[k], v),
+        "parents.*": lambda c, v, k: equal(_host_parents(c.run())[k], v),
         "op_chain_of_K": _chain,
-        "depth.*": lambda c, v, k: _equal(rows(c.run())[k]["depth"], v),
-        "kernel_ns_by_op.*": lambda c, v, k: _equal(kernel_ns_by_op(c.run())[k], v),
-        "forbidden.0": lambda c, v: _equal(_host_parents(c.run())["hipLaunchKernel"], "C"),
-        "forbidden.1": lambda c, v: _equal(_host_parents(c.run())["hipLaunchKernel"], "C"),
-        "forbidden.2": lambda c, v: _equal(_host_parents(c.run())["Q"], "P"),
+        "depth.*": lambda c, v, k: equal(rows(c.run())[k]["depth"], v),
+        "kernel_ns_by_op.*": lambda c, v, k: equal(kernel_ns_by_op(c.run())[k], v),
+        "forbidden.0": lambda c, v: equal(_host_parents(c.run())["hipLaunchKernel"], "C"),
+        "forbidden.1": lambda c, v: equal(_host_parents(c.run())["hipLaunchKernel"], "C"),
+        "forbidden.2": lambda c, v: equal(_host_parents(c.run())["Q"], "P"),
     },
 )
 
@@ -289,17 +283,17 @@ RANKS = Case(
     "33-rank-identity",
     {
         "dup.*": _duplicate,
-        "missing.verdict": lambda c, v: _equal(c.run("missing").warnings()["missing_ranks"], 1),
-        "missing.n_ranks": lambda c, v: _equal(len(c.run("missing").rows("captures")), v),
+        "missing.verdict": lambda c, v: equal(c.run("missing").warnings()["missing_ranks"], 1),
+        "missing.n_ranks": lambda c, v: equal(len(c.run("missing").rows("captures")), v),
         "missing.missing_ranks": _missing_ranks,
-        "missing.run_flag": lambda c, v: _equal(
+        "missing.run_flag": lambda c, v: equal(
             (c.run("missing").manifest.incomplete, all(r[v] for r in c.run("missing").rows("captures"))), (True, True)
         ),
-        "single.verdict": lambda c, v: _equal(c.run("single").warnings(), {}),
-        "single.rank": lambda c, v: _equal(capture(c.run("single"))["rank"], v),
-        "out_of_range.*": lambda c, v: _equal(c.error("out_of_range").code, "RankError"),
+        "single.verdict": lambda c, v: equal(c.run("single").warnings(), {}),
+        "single.rank": lambda c, v: equal(capture(c.run("single"))["rank"], v),
+        "out_of_range.*": lambda c, v: equal(c.error("out_of_range").code, "RankError"),
         "forbidden.0": _duplicate,
-        "forbidden.1": lambda c, v: _equal(capture(c.run("single"))["rank"], 0),
+        "forbidden.1": lambda c, v: equal(capture(c.run("single"))["rank"], 0),
     },
 )
 
@@ -319,7 +313,7 @@ def _steps(context: Context, value: Any, key: str) -> None:
 STEPS = Case(
     "34-one-or-no-step-marker",
     {
-        "forbidden.0": lambda c, v: _equal([len(c.run(f).rows("kernels")) for f in ("none.json", "one.json")], [1, 1]),
+        "forbidden.0": lambda c, v: equal([len(c.run(f).rows("kernels")) for f in ("none.json", "one.json")], [1, 1]),
         "*": _steps,
     },
 )
