@@ -7,9 +7,18 @@ that compute.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 Shape = tuple[tuple[int, ...], ...]
+
+_ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]{4,}")
+
+
+def stable_name(name: str) -> str:
+    """Return a name without addresses of objects, which are others in every run: ``<function f at 0x...>``."""
+    return _ADDRESS.sub("0x...", name) if "0x" in name or "0X" in name else name
+
 
 # Operators that by their schema only make a view or allocate. On a CPU their time is kept apart as overhead.
 VIEW_OPS = frozenset(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.align.tree import VIEW_OPS, Node, Shape, Work
+from magneton.analysis.align.tree import VIEW_OPS, Node, Shape, Work, stable_name
 from magneton.analysis.recording import Recording
 
 _OP_COLUMNS = (
@@ -248,7 +248,7 @@ class _Builder:
             row = self.ops[ident]
             return Node(
                 "op",
-                row["name"],
+                stable_name(row["name"]),
                 ident,
                 order,
                 _shapes(self._shape_cache, row["input_dims"]),
@@ -413,7 +413,7 @@ def short_kernel_name(name: str | None) -> str:
 
     A Tensile or other generated name (no template arguments) keeps its first 40 characters.
     """
-    text = (name or "").removeprefix("void ")
+    text = stable_name(name or "").removeprefix("void ")
     depth = 0
     kept: list[str] = []
     for char in text:
