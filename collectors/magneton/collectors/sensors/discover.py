@@ -1,0 +1,80 @@
+"""Which sensors there are, by name, and what can be read on this machine."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from magneton.collectors.sensors.amd import AmdSmiSensor
+from magneton.collectors.sensors.external import CommandMeter, FileMeter
+from magneton.collectors.sensors.nvml import NvmlSensor
+from magneton.collectors.sensors.protocol import Meter, Refusal, Sensor, SensorError, SensorInfo, SensorPermissionError
+from magneton.collectors.sensors.rapl import POWERCAP, RaplSensor
+from magneton.schemas.errors import UsageError
+
+# Where powercap lies; another place is for containers that mount the host's, and for tests.
+POWERCAP_VARIABLE = "MAGNETON_POWERCAP"
+
+SENSORS: dict[str, Callable[[], Sensor]] = {
+    "nvml": NvmlSensor,
+    "amd-smi": AmdSmiSensor,
+    "rapl": lambda: RaplSensor(Path(os.environ.get(POWERCAP_VARIABLE, POWERCAP))),
+}
+METERS = ("command", "file")
+
+
+@dataclass
+class Opened:
+    """Sensors that are open, with what each found, and those that could not be opened."""
+
+    sensors: list[tuple[Sensor, SensorInfo]] = field(default_factory=list)
+    refusals: dict[str, Refusal] = field(default_factory=dict)
+
+    def close(self) -> None:
+        """Close all of them."""
+        for sensor, _ in self.sensors:
+            sensor.close()
+
+
+def split(wanted: Sequence[str] | None) -> tuple[list[str], list[Meter]]:
+    """Return the names of polled sensors, and the meters, among names such as ``nvml``, ``command:...``, ``file:...``.
+
+    Args:
+        wanted: the names; NULL means every polled sensor.
+
+    Raises:
+        UsageError: a name that is none.
+    """
+    if wanted is None:
+        return list(SENSORS), []
+    polled: list[str] = []
+    meters: list[Meter] = []
+    for name in wanted:
+        kind, colon, rest = name.partition(":")
+        file = "meter.csv" if not meters else f"meter-{len(meters) + 1}.csv"
+        if name in SENSORS:
+            polled.append(name)
+        elif colon and kind == "command" and shlex.split(rest):
+            meters.append(CommandMeter(shlex.split(rest), file))
+        elif colon and kind == "file" and rest:
+            meters.append(FileMeter(Path(rest), file))
+        else:
+            known = ", ".join([*SENSORS, *(f"{m}:..." for m in METERS)])
+            raise UsageError(f"there is no sensor {name[:40]!r}", remedy=f"known: {known}")
+    return polled, meters
+
+
+def open_sensors(names: Iterable[str]) -> Opened:
+    """Open polled sensors; one that cannot be opened is a refusal, not an error."""
+    opened = Opened()
+    for name in names:
+        sensor = SENSORS[name]()
+        try:
+            opened.sensors.append((sensor, sensor.open()))
+        except SensorError as error:
+            kind = "permission" if isinstance(error, SensorPermissionError) else "unavailable"
+            opened.refusals[name] = Refusal(None, None, error.reason, error.remedy, kind)
+    return opened

@@ -1,0 +1,79 @@
+"""From the records of a spool to ``power.parquet``: rows of the table ``power``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from magneton.collectors.sensors.protocol import REASONS, Series
+from magneton.collectors.sensors.spool import RECORD
+from magneton.schemas.parquet import TableWriter
+from magneton.schemas.run_tables import POWER
+
+CLOCK = "monotonic"
+_DTYPE = np.dtype([("series", "<i4"), ("ts_ns", "<i8"), ("value", "<f8"), ("reason", "<i4")])
+_ROWS = 1 << 16
+
+
+def read(path: Path) -> np.ndarray[Any, Any]:
+    """Return the records of a spool as a structured array, a cut one at its end left out."""
+    data = path.read_bytes()
+    return np.frombuffer(data[: len(data) - len(data) % RECORD.size], _DTYPE)
+
+
+def write_power(
+    path: Path,
+    spooled: np.ndarray[Any, Any],
+    series: Sequence[tuple[str, Series]],
+    *,
+    capture: str,
+    rank: int,
+    repeat: int | None,
+) -> int:
+    """Write readings as rows of the table ``power``; return how many.
+
+    Times are those of ``CLOCK_MONOTONIC``; ``run_id`` is NULL, since the run's identity is made from this very file.
+
+    Args:
+        path: Parquet file.
+        spooled: from ``read``.
+        series: source and description of each series, by its number.
+        capture: name of the capture.
+        rank: rank of the process.
+        repeat: number of the repetition, or NULL.
+    """
+    schema = POWER.arrow_schema()
+    texts: Mapping[str, pa.Array] = {
+        "name": pa.array([s.name for _, s in series], pa.string()),
+        "source": pa.array([source for source, _ in series], pa.string()),
+        "device_kind": pa.array([s.device_kind for _, s in series], pa.string()),
+        "device_id": pa.array([s.device_id for _, s in series], pa.string()),
+        "field": pa.array([s.field for _, s in series], pa.string()),
+        "unit": pa.array([s.unit for _, s in series], pa.string()),
+        "labels": pa.array(
+            [json.dumps(dict(s.labels), sort_keys=True) if s.labels else None for _, s in series], pa.string()
+        ),
+    }
+    reasons = pa.array(REASONS, pa.string())
+    with TableWriter(path, POWER) as writer:
+        for start in range(0, len(spooled), _ROWS):
+            part = spooled[start : start + _ROWS]
+            n = len(part)
+            numbers = pa.array(part["series"].astype(np.int32))
+            columns = {name: values.take(numbers) for name, values in texts.items()}
+            why = part["reason"].astype(np.int32)
+            columns["flags"] = reasons.take(pa.array(why, mask=why < 0))
+            columns["value"] = pa.array(part["value"].astype(np.float64), mask=np.isnan(part["value"]))
+            columns["ts_ns"] = pa.array(part["ts_ns"].astype(np.int64))
+            columns["clock"] = pa.repeat(pa.scalar(CLOCK), n)
+            columns["capture"] = pa.repeat(pa.scalar(capture), n)
+            columns["rank"] = pa.repeat(pa.scalar(rank, pa.int64()), n)
+            for name, value in (("run_id", None), ("dur_ns", None), ("repeat", repeat)):
+                columns[name] = pa.repeat(pa.scalar(value, schema.field(name).type), n)
+            writer.write(pa.table(columns))
+    return len(spooled)

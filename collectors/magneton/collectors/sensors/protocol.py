@@ -1,0 +1,179 @@
+"""What every sensor is to the rest: one protocol, one kind of reading, one hierarchy of errors.
+
+A sensor is polled. It names its series once (``open``), and from then on gives a number or a reason for each of them.
+A field that a device does not have is an error of that field (``Refusal``), never of the sensor; a device that is gone ends
+its own series and no other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from magneton.schemas.errors import MagnetonError
+
+# Names of readings as in the column ``field`` of the table ``power``.
+ENERGY_COUNTER = "energy_counter"
+POWER_INSTANT = "power_instant"
+POWER = "power"
+POWER_AVERAGE = "power_average"
+POWER_LIMIT = "power_limit"
+# Of these, energy can be had.
+ENERGETIC = (ENERGY_COUNTER, POWER_INSTANT, POWER, POWER_AVERAGE)
+
+# Why a poll gave no number: codes of the column ``flags`` of the table ``power``.
+NOT_AVAILABLE = "not_available"
+NEGATIVE_ENERGY = "negative_energy"
+NEGATIVE_POWER = "negative_power"
+VALUE_NOT_NUMERIC = "value_not_numeric"
+VALUE_NOT_FINITE = "value_not_finite"
+REASONS = (NOT_AVAILABLE, NEGATIVE_ENERGY, NEGATIVE_POWER, VALUE_NOT_NUMERIC, VALUE_NOT_FINITE)
+
+
+class SensorError(MagnetonError):
+    """A sensor cannot be read."""
+
+
+class SensorUnavailableError(SensorError):
+    """There is no such sensor here: no library, no driver, no device."""
+
+
+class SensorPermissionError(SensorError):
+    """The sensor is here and this user may not read it."""
+
+
+class SensorLostError(SensorError):
+    """A device stopped answering for good."""
+
+    def __init__(self, reason: str, device_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.device_id = device_id
+
+
+class FieldError(SensorError):
+    """One field of one device gave no reading this time.
+
+    Args:
+        reason: what is wrong, in one clause.
+        code: code for the column ``flags`` of the table ``power``.
+    """
+
+    def __init__(self, reason: str, flag: str = NOT_AVAILABLE, *, remedy: str | None = None) -> None:
+        super().__init__(reason, remedy=remedy)
+        self.flag = flag
+
+
+class FieldUnsupportedError(FieldError):
+    """One field is not there on this device, and will not be."""
+
+
+@dataclass(frozen=True)
+class Series:
+    """One reading of one device, polled again and again.
+
+    Attributes:
+        device_kind: ``gpu``, ``module`` (a GPU with what shares its board), ``cpu``, ``dram``, ``psys``. Only kinds whose
+            energies may be added lie side by side: ``module`` and ``psys`` contain others.
+        device_id: UUID of a GPU, name of a RAPL zone.
+        name: name of the reading as its vendor has it.
+        field: what it reads, as in the table ``power``.
+        unit: ``W``, ``J``, ``MHz``, ``degC``, ``%`` or ``1``.
+        slow: read ten times less often (clocks, temperatures: they do not give energy).
+        labels: what else is known, e.g. ``range_j`` (where a counter starts again at 0), ``scope``.
+    """
+
+    device_kind: str
+    device_id: str | None
+    name: str
+    field: str
+    unit: str
+    slow: bool = False
+    labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that cannot be read, and why.
+
+    Attributes:
+        device_id: of which device; NULL where the whole sensor is meant.
+        name: which reading; NULL where the whole device or sensor is meant.
+        reason: why, in one clause.
+        remedy: what the user can do, if anything.
+        kind: ``unsupported``, ``permission``, ``unavailable``, ``left_out`` (it would be counted twice) or ``error``.
+    """
+
+    device_id: str | None
+    name: str | None
+    reason: str
+    remedy: str | None = None
+    kind: str = "unsupported"
+
+
+@dataclass
+class SensorInfo:
+    """What a sensor found when it was opened.
+
+    Attributes:
+        source: ``nvml``, ``amd-smi``, ``rapl``, ``command`` or ``file``.
+        series: what can be read here.
+        refusals: what cannot.
+        devices: facts of each device: ``device_kind, device_id, index, name`` and what else the vendor says.
+        facts: facts of the whole: driver, library, visible devices.
+        warnings: codes of ``magneton.schemas.codes.WARNING_CODES``.
+    """
+
+    source: str
+    series: list[Series] = dataclasses.field(default_factory=list)
+    refusals: list[Refusal] = dataclasses.field(default_factory=list)
+    devices: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    warnings: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def energetic(self) -> bool:
+        """Whether anything here gives energy."""
+        return any(s.field in ENERGETIC for s in self.series)
+
+
+# One poll of one series: its number among the sensor's series, when (CLOCK_MONOTONIC, ns), the value or NULL, and why.
+Reading = tuple[int, int, float | None, str | None]
+
+
+class Sensor(Protocol):
+    """A sensor. Everything but ``source`` may raise ``SensorError`` and nothing else."""
+
+    source: str
+
+    def open(self) -> SensorInfo:
+        """Find what can be read.
+
+        Raises:
+            SensorUnavailableError: nothing can.
+            SensorPermissionError: something is here, and none of it may be read.
+        """
+
+    def poll(self, *, slow: bool) -> Sequence[Reading]:
+        """Read every series once, those that are slow only where ``slow`` is set.
+
+        Raises:
+            SensorLostError: no series is left. (A device of several that is lost gives NULL once and then nothing.)
+        """
+
+    def close(self) -> None:
+        """Let go of the sensor; it may be opened again."""
+
+
+class Meter(Protocol):
+    """A meter that writes readings itself, stamped by itself, in the long CSV form of ``docs/power.md``."""
+
+    source: str
+
+    def start(self, directory: Path) -> None:
+        """Begin to collect into ``directory``."""
+
+    def stop(self) -> tuple[Path | None, list[str]]:
+        """End, and return the file (NULL if there is none) and what went wrong."""

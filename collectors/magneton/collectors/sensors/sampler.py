@@ -1,0 +1,361 @@
+"""``sample``: read sensors while a block of code runs, and leave the readings as a file of a recording."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from magneton.collectors.sensors.discover import open_sensors, split
+from magneton.collectors.sensors.protocol import ENERGETIC, Meter, Series
+from magneton.collectors.sensors.worker import Poller, describe
+from magneton.schemas.errors import UsageError
+from magneton.schemas.manifest import Capture, ClockAnchor
+
+ENERGY = "energy"
+POWER_FILE = "power.parquet"
+SOURCE_FORMAT = "magneton_power"
+# Faster than any sensor we know updates its power (20 to 100 ms), so that the instants of its updates can be found.
+DEFAULT_PERIOD_S = 0.01
+_START_S = 60.0
+_STOP_S = 10.0
+# Two anchors tell the rate of a clock only if they lie far enough apart for the error of each to vanish.
+_RATE_APART_NS = 100_000_000
+
+
+def anchors_now() -> list[ClockAnchor]:
+    """Return this instant on the wall clock, and on the monotonic and the boot clock.
+
+    Of several readings the tightest is taken: another process may run in the middle of one.
+    """
+    found = []
+    for clock, number in (("monotonic", time.CLOCK_MONOTONIC), ("boottime", getattr(time, "CLOCK_BOOTTIME", None))):
+        if number is None:
+            continue
+        best: tuple[int, int, int] | None = None
+        for _ in range(5):
+            before = time.clock_gettime_ns(time.CLOCK_REALTIME)
+            middle = time.clock_gettime_ns(number)
+            after = time.clock_gettime_ns(time.CLOCK_REALTIME)
+            if after >= before and (best is None or after - before < best[0]):
+                best = (after - before, (before + after) // 2, middle)
+        if best is not None:
+            found.append(ClockAnchor(unix_ns=best[1], clock=clock, clock_ns=best[2]))
+    return found
+
+
+@dataclass
+class Sampled:
+    """What a sampler left.
+
+    Attributes:
+        files: ``power.parquet``, then the files of meters.
+        anchors: clocks at the beginning and the end.
+        sensors: entries for the manifest's ``sensors``: what was read, what was refused and why, what polling cost.
+        notes: remarks for the manifest.
+        incomplete: a sensor was lost, or the process that polled ended early.
+        n_readings: rows of ``power.parquet``.
+    """
+
+    files: list[Path] = field(default_factory=list)
+    anchors: list[ClockAnchor] = field(default_factory=list)
+    sensors: list[dict[str, Any]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    incomplete: bool = False
+    n_readings: int = 0
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything was read that gives energy; without it energy is NULL, not 0."""
+        return any(s["energetic"] for s in self.sensors)
+
+
+class _Process:
+    """Polls in a process of its own."""
+
+    isolation = "process"
+
+    def __init__(self, names: Sequence[str], period_s: float, target: Path) -> None:
+        self._target = target
+        # A file, not a pipe: nobody reads it while the program runs, and a full pipe would stop the polling.
+        self._complaints = target.with_suffix(".stderr")
+        self._said = self._complaints.open("wb")
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        self._process = subprocess.Popen(  # noqa: S603 - this interpreter, this module
+            [sys.executable, "-m", "magneton.collectors.sensors.worker", str(target)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._said,
+            env=environment,
+        )
+        self._deadline: threading.Timer | None = None
+        self._send({"names": list(names), "period_s": period_s})
+
+    def _pipe(self, stream: IO[bytes] | None) -> IO[bytes]:
+        if stream is None:
+            raise RuntimeError("the process was started without pipes")
+        return stream
+
+    def _send(self, document: dict[str, Any]) -> None:
+        stdin = self._pipe(self._process.stdin)
+        try:
+            stdin.write(json.dumps(document).encode() + b"\n")
+            stdin.flush()
+        except BrokenPipeError:
+            return
+
+    def _line(self, seconds: float) -> dict[str, Any] | None:
+        """Return its next answer; NULL when it ends, or does not answer in time and is ended."""
+        timer = threading.Timer(seconds, self._process.kill)
+        timer.start()
+        try:
+            line = self._pipe(self._process.stdout).readline()
+        finally:
+            timer.cancel()
+        found: dict[str, Any] | None = json.loads(line) if line else None
+        return found
+
+    def ready(self) -> dict[str, Any] | None:
+        """Return what it found, once it has polled."""
+        return self._line(_START_S)
+
+    def stop(self) -> tuple[dict[str, Any] | None, str]:
+        """Let it poll once more and end; return what it cost (NULL if it had ended before) and what it said on stderr."""
+        with contextlib.suppress(BrokenPipeError):
+            self._pipe(self._process.stdin).close()
+        summary = self._line(_STOP_S)
+        self._process.wait()
+        self._pipe(self._process.stdout).close()
+        self._said.close()
+        said = self._complaints.read_text(errors="replace").strip().splitlines()
+        return summary, said[-1] if said else ""
+
+
+class _Thread:
+    """Polls in a thread of this process, where no other process can be had."""
+
+    isolation = "thread"
+
+    def __init__(self, names: Sequence[str], period_s: float, target: Path) -> None:
+        self._opened = open_sensors(names)
+        self._stream = target.open("ab", buffering=0)
+        self._poller = Poller(self._opened, self._stream.write, period_s)
+        self._poller.poll(slow=True)
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._poller.run, args=(self._over.wait,), name="magneton-sensors", daemon=True
+        )
+        self._thread.start()
+
+    def ready(self) -> dict[str, Any] | None:
+        """Return what was found."""
+        return describe(self._opened) | {"pid": os.getpid()}
+
+    def stop(self) -> tuple[dict[str, Any] | None, str]:
+        """Poll once more and end."""
+        self._over.set()
+        self._thread.join()
+        self._stream.close()
+        self._opened.close()
+        # The processor time is that of the whole program, so it says nothing of the sampler.
+        return self._poller.summary() | {"cpu_s": None}, ""
+
+
+class Sampler:
+    """Reads sensors while its ``with`` block runs; see ``sample``, which makes one."""
+
+    def __init__(
+        self,
+        directory: str | PathLike[str],
+        sensors: Sequence[str] | None = None,
+        *,
+        period_s: float = DEFAULT_PERIOD_S,
+        isolation: str = "process",
+        capture: str = ENERGY,
+        rank: int = 0,
+        repeat: int | None = None,
+    ) -> None:
+        if not period_s > 0:
+            raise UsageError(f"cannot poll every {period_s} s", remedy="give a period above 0")
+        if isolation not in ("process", "thread"):
+            raise UsageError(f"there is no isolation {isolation[:40]!r}", remedy="give process or thread")
+        self.directory = Path(directory)
+        self._asked = sensors
+        self._names, self._meters = split(sensors)
+        self._period_s, self._isolation = period_s, isolation
+        self._capture, self._rank, self._repeat = capture, rank, repeat
+        self._started: list[Meter] = []
+        self._source: _Process | _Thread | None = None
+        self._found: dict[str, Any] | None = None
+        self._stopped = False
+        self.result = Sampled()
+
+    def __enter__(self) -> Self:
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._scratch = tempfile.TemporaryDirectory(prefix="magneton-")
+        self._spool = Path(self._scratch.name) / "spool"
+        self._spool.touch()
+        try:
+            for meter in self._meters:
+                meter.start(self.directory)
+                self._started.append(meter)
+            if self._names:
+                make = _Process if self._isolation == "process" else _Thread
+                self._source = make(self._names, self._period_s, self._spool)
+                self._found = self._source.ready()
+        except BaseException:
+            self._abandon()
+            raise
+        self.result.anchors = anchors_now()
+        self._began_ns = time.monotonic_ns()
+        return self
+
+    @property
+    def pid(self) -> int | None:
+        """Process that polls, once it does; that of the program where it polls itself."""
+        return None if self._found is None else self._found["pid"]
+
+    def _abandon(self) -> None:
+        for meter in self._started:
+            path, _ = meter.stop()
+            if path is not None:
+                path.unlink(missing_ok=True)
+        if self._source is not None:
+            self._source.stop()
+        self._scratch.cleanup()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> Sampled:
+        """End sampling (leaving the block does) and return what it left."""
+        result = self.result
+        if self._stopped:
+            return result
+        self._stopped = True
+        ended = anchors_now()
+        wall_s = (time.monotonic_ns() - self._began_ns) / 1e9
+        try:
+            if self._source is not None:
+                self._collect(self._source, wall_s)
+            for meter in self._started:
+                path, notes = meter.stop()
+                result.notes += notes
+                result.incomplete = result.incomplete or bool(notes)
+                energetic = path is not None
+                result.sensors.append({"kind": "meter", "source": meter.source, "energetic": energetic, "notes": notes})
+                result.files += [] if path is None else [path]
+        finally:
+            self._scratch.cleanup()
+        known = {a.clock: a.clock_ns for a in result.anchors}
+        result.anchors += [
+            a for a in ended if a.clock_ns - known.get(a.clock, 0) >= _RATE_APART_NS or a.clock not in known
+        ]
+        if not result.measured:
+            result.notes.append("No sensor of power or energy could be read here: energies are unknown (NULL), not 0.")
+        return result
+
+    def _collect(self, source: _Process | _Thread, wall_s: float) -> None:
+        result = self.result
+        summary, said = source.stop()
+        found = self._found or {"sensors": [], "refusals": {}}
+        errors = list(summary["errors"]) if summary else []
+        if self._found is None or summary is None:
+            errors.append(f"the process that read the sensors ended early{': ' + said if said else ''}")
+        result.notes += [f"Sensors: {text}." for text in errors]
+        result.incomplete = result.incomplete or bool(errors)
+        # Only now: while the program runs, nothing is loaded that is not needed to poll.
+        from magneton.collectors.sensors import power_file
+
+        series = [(i["source"], Series(**s)) for i in found["sensors"] for s in i["series"]]
+        spooled = power_file.read(self._spool)
+        spooled = spooled[spooled["series"] < len(series)]
+        if len(series):
+            path = self.directory / POWER_FILE
+            result.n_readings = power_file.write_power(
+                path, spooled, series, capture=self._capture, rank=self._rank, repeat=self._repeat
+            )
+            result.files.insert(0, path)
+        cost = {k: v for k, v in (summary or {}).items() if k != "errors"}
+        if cost.get("cpu_s") is not None and wall_s > 0:
+            cost["cpu_share"] = cost["cpu_s"] / wall_s
+        for info in found["sensors"]:
+            energetic = any(s["field"] in ENERGETIC for s in info["series"])
+            entry = {k: v for k, v in info.items() if v}
+            result.sensors.append(
+                {"kind": "sensor", "energetic": energetic, "isolation": source.isolation, "period_s": self._period_s}
+                | entry
+                | {"cost": cost}
+            )
+        # Asked for by name and not there is worth an entry; looked for and not there says what to do.
+        for name, refusal in found["refusals"].items():
+            result.sensors.append({"kind": "sensor", "source": name, "energetic": False, "refused": refusal})
+
+    def captures(self) -> list[Capture]:
+        """Return a capture of kind ``energy`` for each file that was left, for the manifest."""
+        result = self.result
+        captures = []
+        for number, file in enumerate(result.files):
+            captures.append(
+                Capture(
+                    name=self._capture if number == 0 else f"{self._capture}-{number + 1}",
+                    kind=ENERGY,
+                    rank=self._rank,
+                    repeat=self._repeat,
+                    source_format=SOURCE_FORMAT if file.name == POWER_FILE else "csv",
+                    file=file.name,
+                    incomplete=result.incomplete,
+                    anchors=list(result.anchors),
+                )
+            )
+        return captures
+
+
+def sample(
+    path: str | PathLike[str],
+    sensors: Sequence[str] | None = None,
+    *,
+    period_s: float = DEFAULT_PERIOD_S,
+    isolation: str = "process",
+    capture: str = ENERGY,
+    rank: int = 0,
+    repeat: int | None = None,
+) -> Sampler:
+    """Read power and energy while a block of code runs.
+
+    Use it around the work::
+
+        with sample("runs/mine/raw/energy/rank0") as sampler:
+            work()
+        sampler.result.files, sampler.result.anchors, sampler.captures()
+
+    Sensors are read before the block begins and once more after it ends, so that its whole length lies between readings.
+    Where there is no sensor the block runs all the same, and ``result.notes`` says that its energy is unknown.
+
+    Args:
+        path: directory for ``power.parquet`` (rows of the table ``power``, stamped by CLOCK_MONOTONIC) and meters' files.
+        sensors: ``nvml``, ``amd-smi``, ``rapl``, ``command:WORDS...`` or ``file:PATH``; NULL takes every polled sensor there is.
+        period_s: time between polls.
+        isolation: ``process`` polls in a process of its own; ``thread`` in a thread, which takes the interpreter lock.
+        capture: name of the capture.
+        rank: rank of this process; give each rank its own path, and only one rank of a machine the sensors.
+        repeat: number of the repetition, where the work is measured several times.
+
+    Raises:
+        UsageError: a sensor there is none of, or a period that is not above 0.
+        SensorUnavailableError: a meter that was asked for cannot be read (raised on entering the block).
+    """
+    return Sampler(path, sensors, period_s=period_s, isolation=isolation, capture=capture, rank=rank, repeat=repeat)
