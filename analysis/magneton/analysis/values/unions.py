@@ -108,15 +108,15 @@ def _split(
             key = (_trail(shape), each, numel // pieces)
             if key not in by_shape:
                 continue
-            parts = []
+            parts: list[int] = []
             for start in range(0, length, each):
                 piece = first[start : start + each].ravel()
                 piece_again = None if again is None else again[start : start + each].ravel()
-                part = _nearest(prints, 1 - side, piece, piece_again, by_shape[key], stacked[key], tolerance)
+                part = _nearest(prints, 1 - side, piece, piece_again, by_shape[key], stacked[key], tolerance, parts)
                 if part is None:
                     break
                 parts.append(part)
-            if len(parts) == pieces and len(set(parts)) == pieces:
+            if len(parts) == pieces:
                 return tuple(parts)
     return ()
 
@@ -129,21 +129,30 @@ def _nearest(
     parts: list[_Part],
     stacked: np.ndarray,
     tolerance: float,
+    taken: list[int],
 ) -> int | None:
+    """Return the group nearest to a piece within tolerance, one not taken yet if there is one.
+
+    Equal pieces (the two halves of a guided pass, before guidance) are the several definitions of one value, in order; a
+    value that the other side computes once may be several pieces.
+    """
+    again_taken = None
     distance = np.linalg.norm(stacked - piece, axis=1)
     size = float(np.linalg.norm(piece))
     for index in np.argsort(distance, kind="stable").tolist():
         part = parts[index]
         limit = _SLACK * max(tolerance, _tolerance(prints, side, part.group))
         if distance[index] > limit * size + 1e-30:
-            return None
+            break
         if piece_again is not None and part.again is not None and len(part.again) == len(piece_again):
             off = float(np.linalg.norm(part.again - piece_again))
             if off > limit * float(np.linalg.norm(piece_again)) + 1e-30:
                 continue
-        group: int = part.group
-        return group
-    return None
+        if part.group not in taken:
+            group: int = part.group
+            return group
+        again_taken = part.group if again_taken is None else again_taken
+    return again_taken
 
 
 def _tolerance(prints: Fingerprints, side: int, group: int) -> float:
