@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.collectors.tensor_reading import Plain, TensorView, why_unreadable
-from magneton.collectors.tensor_sketch import flat_sketch, separable_sketch, slice_sketches
+from magneton.collectors.tensor_sketch import flat_sketch, separable_sketch, slice_sketches, whole_of_slices
 from magneton.collectors.tensor_statistics import Statistics, exact_hash, statistics_of
 from magneton.collectors.torch_profile import import_torch
 from magneton.schemas.sketch import BUCKETS, arrangement_key, assignments, flat_key
@@ -80,19 +80,27 @@ class Fingerprint:
         if tensor.dtype == torch.bool or tensor.numel() < MIN_SKETCHED:
             return
         stats, shape = self.statistics, tuple(tensor.shape)
-        # A permuted view has the same axes in another order; a reshaped one has the same flat order.
         geometry = tuple((n, s) for n, s in zip(shape, tensor.stride(), strict=True) if n > 1)
         level = stats.min == stats.max and not stats.holes
+        slices = None
+        if not constant and self._wants_slices(tensor, shape):
+            slices, norms = slice_sketches(view, stats)
+            self.slices.append((shape, slices, norms))
+        # A permuted view has the same axes in another order; a reshaped one has the same flat order.
         if self._new("axes", tuple(sorted(geometry))):
             for way in assignments(shape):
-                self._append(arrangement_key(shape), np.zeros(BUCKETS) if level else separable_sketch(view, stats, way))
+                whole = None if slices is None else whole_of_slices(slices, shape, way, stats)
+                if whole is None:
+                    whole = np.zeros(BUCKETS) if level else separable_sketch(view, stats, way)
+                self._append(arrangement_key(shape), whole)
         if not (constant and self._n_flat) and self._new("flat", _merged(geometry)):
             self._n_flat += 1
             self._append(flat_key(tensor.numel()), np.zeros(BUCKETS) if level else flat_sketch(view, stats))
-        if constant or not shape or not 1 <= shape[0] <= MAX_SLICES or len(self.slices) >= MAX_SLICE_SHAPES:
-            return
-        if self._new("slices", shape[0], tensor.stride(0) if shape[0] > 1 else 0, arrangement_key(shape[1:])):
-            self.slices.append((shape, *slice_sketches(view, stats)))
+
+    def _wants_slices(self, tensor: Any, shape: tuple[int, ...]) -> bool:
+        if not shape or not 1 <= shape[0] <= MAX_SLICES or len(self.slices) >= MAX_SLICE_SHAPES:
+            return False
+        return self._new("slices", shape[0], tensor.stride(0) if shape[0] > 1 else 0, arrangement_key(shape[1:]))
 
     def _append(self, key: str, buckets: NDArray[np.float64]) -> None:
         self.sketches.append((key, buckets.astype(np.float32)))

@@ -26,6 +26,7 @@ from magneton.schemas.sketch import (
     block_hash,
     column_hash,
     combined_hash,
+    concatenated,
     flat_ones_sketch,
     ones_sketch,
 )
@@ -197,7 +198,7 @@ def slice_sketches(view: TensorView, stats: Statistics) -> tuple[NDArray[np.floa
         for start, piece in pieces(part, view.numel if together else PIECE):
             values = view.read(piece, mark)
             flat = values.view(part.shape[0], -1)
-            squares += (flat * flat).sum(1, dtype=torch.float64).to("cpu").numpy()
+            squares += torch.mul(flat, flat).sum(1).to("cpu").numpy().astype(np.float64)
             if together:
                 sketcher.add(flat.view(-1, width))
             else:
@@ -205,3 +206,19 @@ def slice_sketches(view: TensorView, stats: Statistics) -> tuple[NDArray[np.floa
         buckets.append(sketcher.total)
         norms += np.sqrt(squares).tolist()
     return np.concatenate(buckets).astype(np.float32), norms
+
+
+def whole_of_slices(
+    buckets: NDArray[np.float32], dims: Sequence[int], way: Sequence[int], stats: Statistics
+) -> Array | None:
+    """Return the centred sketch of a whole from its slices; None where they do not give it accurately.
+
+    Args:
+        buckets: sketches of the slices, not centred.
+        dims: shape of the whole.
+        way: occurrence numbers of its axes.
+        stats: statistics of the whole.
+    """
+    if stats.shift() or tuple(way[1:]) != assignments(tuple(dims[1:]))[0]:
+        return None
+    return concatenated(buckets, way[0]) - stats.centre() * ones_sketch(tuple(dims), tuple(way))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -44,6 +44,17 @@ def conform(table: Table, data: pa.Table) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
+def _leaves(name: str, type_: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """Yield the columns that a field has in a Parquet file, by their paths."""
+    if pa.types.is_list(type_):
+        yield from _leaves(f"{name}.list.element", type_.value_type)
+    elif pa.types.is_struct(type_):
+        for index in range(type_.num_fields):
+            yield from _leaves(f"{name}.{type_.field(index).name}", type_.field(index).type)
+    else:
+        yield name, type_
+
+
 class TableWriter:
     """Writes one table to one Parquet file in row groups, so that memory does not grow with the table.
 
@@ -52,7 +63,18 @@ class TableWriter:
 
     def __init__(self, path: Path, table: Table) -> None:
         self._table = table
-        self._writer = pq.ParquetWriter(path, file_schema(table), compression="zstd", compression_level=1)
+        schema = file_schema(table)
+        leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
+        # Sketches are random digits: apart from one another, sign and exponent bytes compress, mantissas do not.
+        sketched = [name for name, kind in leaves if pa.types.is_float32(kind)]
+        self._writer = pq.ParquetWriter(
+            path,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=[name for name, _ in leaves if name not in sketched],
+            use_byte_stream_split=sketched,
+        )
         self.num_rows = 0
 
     def write(self, data: pa.Table) -> None:
