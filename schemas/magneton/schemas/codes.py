@@ -35,6 +35,7 @@ WARNING_CODES: dict[str, str] = {
     "args_not_finite": "NaN or infinity among an event's arguments; stored as NULL",
     "array_not_terminated": "the event array has no closing bracket; allowed, but a killed writer looks the same",
     "averaged_power_field": "energy from a power field that averages over about a second: short windows are wrong",
+    "below_idle_baseline": "power under load below the power at rest that is subtracted: the dynamic part is negative",
     "bench_totals_disagree": "totals of a serving benchmark that its own request list contradicts",
     "coarse_time_stamps": "time stamps cut to whole seconds: windows are off by up to one",
     "conflicting_instants": "sensor readings of one device and field that disagree at one instant",

@@ -70,6 +70,7 @@ class EnergyResult:
         n_wraps: counter wraps inside the window that were undone.
         warnings: codes of ``schemas.codes.WARNING_CODES``, sorted.
         provenance: where the number comes from.
+        basis: ``gross`` (all the device drew) or ``dynamic`` (above its power at rest).
     """
 
     value_j: float | None
@@ -86,6 +87,7 @@ class EnergyResult:
     n_wraps: int = 0
     warnings: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
+    basis: str = "gross"
 
     @property
     def coverage(self) -> float | None:
@@ -144,11 +146,13 @@ def sum_results(results: Iterable[EnergyResult]) -> EnergyResult:
     Unknown plus anything is unknown; the known part stays as lower bound. The label is the weakest of all.
 
     Raises:
-        ValueError: there is nothing to sum, or the windows differ in length.
+        ValueError: there is nothing to sum, or the windows differ in length or the basis.
     """
     parts = list(results)
     if not parts:
         raise ValueError("nothing to sum")
+    if len({p.basis for p in parts}) > 1:
+        raise ValueError("gross and dynamic energies do not add up")
     if len({p.window_s for p in parts}) > 1:
         raise ValueError("energies over windows of different length do not add up")
     values = [p.value_j for p in parts]
@@ -166,4 +170,5 @@ def sum_results(results: Iterable[EnergyResult]) -> EnergyResult:
         n_samples_inside=min(p.n_samples_inside for p in parts),
         warnings=tuple(sorted(codes)),
         provenance=Provenance(label=label, field=fields.pop() if len(fields) == 1 else None),
+        basis=parts[0].basis,
     )

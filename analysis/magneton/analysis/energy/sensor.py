@@ -93,9 +93,7 @@ class Updates:
     def within(self, start_s: float, end_s: float) -> Updates:
         """Return the updates of a stretch of time."""
         keep = (self.t_s >= start_s) & (self.t_s <= end_s)
-        return Updates(
-            self.t_s[keep], self.value[keep], self.timing_sd_s, self.period_s, self.locked, self.outside
-        )
+        return Updates(self.t_s[keep], self.value[keep], self.timing_sd_s, self.period_s, self.locked, self.outside)
 
 
 def lock(poll_s: Array, value: Array, *, period_s: float | None = None) -> Updates:
@@ -118,15 +116,16 @@ def lock(poll_s: Array, value: Array, *, period_s: float | None = None) -> Updat
     guess = period_s or (_first_guess(low, high) if len(changed) >= _MIN_CHANGES else None)
     if guess is None or len(changed) < _MIN_CHANGES or guess < _MIN_POLLS_PER_UPDATE * spacing:
         return _unlocked(t, v, period_s)
-    period, phase, sd, outside = _fit_lattice(low, high, guess, 0.002 if period_s else 0.04)
-    first, last = int(np.ceil((t[0] - phase) / period)), int(np.floor((t[-1] - phase) / period))
-    lattice = phase + period * np.arange(first, last + 1)
+    found, phase, sd, outside = _fit_lattice(low, high, guess, 0.002 if period_s else 0.04)
+    first, last = int(np.ceil((t[0] - phase) / found)), int(np.floor((t[-1] - phase) / found))
+    lattice = phase + found * np.arange(first, last + 1)
     # The poll nearest the middle between two updates shows the value of the earlier one, whatever the jitter.
-    middle = lattice + period / 2
+    middle = lattice + found / 2
     nearest = np.clip(np.searchsorted(t, middle), 1, len(t) - 1)
     nearest = np.where(middle - t[nearest - 1] < t[nearest] - middle, nearest - 1, nearest)
-    seen = np.abs(t[nearest] - middle) < period / 2
-    return Updates(lattice[seen], v[nearest[seen]], sd, period, True, outside)
+    seen = np.abs(t[nearest] - middle) < found / 2
+    times: Array = np.asarray(lattice[seen], np.float64)
+    return Updates(times, v[nearest[seen]], sd, found, True, outside)
 
 
 def _unlocked(t: Array, v: Array, period_s: float | None) -> Updates:
@@ -155,25 +154,26 @@ def _fit_lattice(low: Array, high: Array, guess: float, spread: float) -> tuple[
     phase_step = min(5e-4, guess / 40)
     periods = np.arange(guess * (1 - spread), guess * (1 + spread), max(guess * phase_step / length, guess * 2e-6))
     best, found = -1, (guess, 0.0, 0.0)
+    grid: Array = periods
     for level in range(2):
         hits_best = best
         candidates: list[tuple[float, float]] = []
-        for period in periods:
-            count, phase = _cover(lo, hi, float(period), phase_step)
+        for candidate in grid:
+            count, phase = _cover(lo, hi, float(candidate), phase_step)
             top = int(count.max())
             if top > hits_best:
                 hits_best, candidates = top, []
             if top == hits_best:
-                candidates += [(float(period), float(p)) for p in phase[count == top]]
+                candidates += [(float(candidate), float(p)) for p in phase[count == top]]
         if candidates:
             best = hits_best
             found = _middle(candidates, length)
         if level == 0:
             step = float(periods[1] - periods[0]) if len(periods) > 1 else guess * 1e-4
-            periods = found[0] + step * np.linspace(-3, 3, 61)
+            grid = np.asarray(found[0] + step * np.linspace(-3, 3, 61), np.float64)
             phase_step /= 4
-    period, phase, sd = found
-    return period, phase + center, max(sd, 1e-5), 1 - best / len(lo)
+    best_period, phase, sd = found
+    return best_period, phase + center, max(sd, 1e-5), 1 - best / len(lo)
 
 
 def _cover(lo: Array, hi: Array, period: float, step: float) -> tuple[npt.NDArray[np.int64], Array]:

@@ -1,0 +1,108 @@
+"""Energy of a recording by kernel and device: which sensor belongs to which device, and what can be said of its energy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magneton.analysis.energy.apportion import EnergyAttribution, apportion
+from magneton.analysis.energy.devices import map_devices
+from magneton.analysis.energy.integrate import prepare
+from magneton.analysis.energy.power import power_curve
+from magneton.analysis.energy.result import EnergyResult, Provenance, Window
+from magneton.analysis.energy.totals import MIN_RELATIVE_COVERAGE, PREFERENCE, SensorSeries, series_energy, series_of
+
+GPU = "gpu"
+SIMULATED = "simulated"
+
+
+def attribute(
+    kernels: pa.Table,
+    power: pa.Table,
+    window: Window,
+    *,
+    devices: Mapping[int, str] | None = None,
+    idle_w: Mapping[int, float] | None = None,
+    max_gap_s: float | None = None,
+) -> dict[int, EnergyAttribution]:
+    """Share the energy of each GPU of a recording out among its kernels.
+
+    Args:
+        kernels: table ``kernels`` of one capture and rank.
+        power: table ``power`` on the same time line (see ``docs/power.md``).
+        window: ns, on that time line.
+        devices: the sensor's name of each device number, where known; else as ``map_devices`` finds it.
+        idle_w: power at rest by device number, W.
+        max_gap_s: longest interval between power samples that is bridged, s.
+
+    Returns:
+        By device number: every device on which a kernel ran. A device without power readings is there with energy NULL.
+
+    Raises:
+        InsufficientPowerDataError: which reading belongs to which device cannot be told.
+    """
+    numbers = sorted({n for n in pc.unique(kernels["device"]).to_pylist() if n is not None})
+    mine = power.filter(pc.equal(power["device_kind"], GPU)) if power.num_rows else power
+    series = series_of(mine)
+    simulated = _simulated(mine)
+    mapping = map_devices((s.device_id for s in series), used=numbers, explicit=devices) if series else None
+    found = {}
+    for number in numbers:
+        name = mapping.ids[number] if mapping else None
+        chosen = best_series([s for s in series if mapping and s.device_id == name], window, max_gap_s=max_gap_s)
+        work = kernels.filter(pc.equal(kernels["device"], number))
+        if chosen is None:
+            found[number] = _nothing(work, window, name)
+            continue
+        one, total = chosen
+        if mapping:
+            total = total.with_warnings(mapping.warnings)
+        gap = None if max_gap_s is None else max_gap_s * 1e9
+        curve = power_curve(one, max_gap_ns=gap)
+        found[number] = apportion(work, curve, total, window, idle_w=(idle_w or {}).get(number), simulated=simulated)
+    return found
+
+
+def best_series(
+    series: list[SensorSeries], window: Window, *, max_gap_s: float | None = None
+) -> tuple[SensorSeries, EnergyResult] | None:
+    """Return the series of a device to use for a window, and its energy: the choice of ``device_energy``."""
+    results = [(s, series_energy(s, window, max_gap_s=max_gap_s)) for s in series]
+    if not results:
+        return None
+    best = max(r.covered_s or 0.0 for _, r in results)
+    near = [p for p in results if (p[1].covered_s or 0.0) >= MIN_RELATIVE_COVERAGE * best]
+    order = {field: i for i, field in enumerate(PREFERENCE)}
+    return min(near, key=lambda p: (order[p[0].field], -len(p[0].samples.t_ns), p[0].source or "", p[0].name or ""))
+
+
+def _simulated(power: pa.Table) -> bool:
+    """Whether any reading says that it was simulated."""
+    if power.num_rows == 0 or "flags" not in power.column_names:
+        return False
+    flags = pc.fill_null(power["flags"], "")
+    return bool(pc.any(pc.match_substring(flags, SIMULATED)).as_py())
+
+
+def _nothing(kernels: pa.Table, window: Window, device_id: str | None) -> EnergyAttribution:
+    none = SensorSeries(None, None, GPU, device_id, "power", prepare(np.zeros(0, np.int64), np.zeros(0)))
+    total = EnergyResult(
+        value_j=None,
+        window_s=window.length_ns / 1e9,
+        covered_s=0.0,
+        gaps=((window.start_ns, window.end_ns),) if window.length_ns else (),
+        warnings=("no_power_data",),
+        provenance=Provenance(device_kind=GPU, device_id=device_id, label="not_identifiable"),
+    )
+    return apportion(kernels, power_curve(none), total, window)
+
+
+def idle_power(power: SensorSeries, window: Window, *, max_gap_s: float | None = None) -> float | None:
+    """Return the mean power of a device over a window in which it rested, W; NULL where less than half is measured."""
+    found = series_energy(power, window, max_gap_s=max_gap_s)
+    if found.value_j is None or not found.covered_s or (found.coverage or 0.0) < 0.5:
+        return None
+    return found.value_j / found.covered_s

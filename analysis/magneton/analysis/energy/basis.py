@@ -1,0 +1,43 @@
+"""What an energy counts: all the device drew (``gross``), or what it drew above its power at rest (``dynamic``)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from magneton.analysis.energy.result import EnergyResult
+from magneton.schemas.errors import NotComparableError
+
+GROSS, DYNAMIC = "gross", "dynamic"
+BELOW_IDLE = "below_idle_baseline"
+
+
+def dynamic(result: EnergyResult, idle_w: float) -> EnergyResult:
+    """Return the energy above rest, labelled so; negative (and flagged) where the device drew less than at rest.
+
+    Args:
+        result: gross energy over a window.
+        idle_w: power at rest, W, from a window of its own: the least power under load says nothing of rest.
+
+    Raises:
+        NotComparableError: the energy is not gross.
+    """
+    if result.basis != GROSS:
+        raise NotComparableError(f"power at rest was already taken from an energy of basis {result.basis}")
+    rest = idle_w * (result.covered_s or 0.0)
+    value = None if result.value_j is None else result.value_j - rest
+    lower = None if result.lower_bound_j is None else result.lower_bound_j - rest
+    found = replace(result, value_j=value, lower_bound_j=lower, bridged_j=None, basis=DYNAMIC)
+    return found.with_warnings([BELOW_IDLE]) if value is not None and value < 0 else found
+
+
+def need_same_basis(a: EnergyResult, b: EnergyResult) -> None:
+    """Refuse to compare an energy above rest with one that counts everything.
+
+    Raises:
+        NotComparableError: the bases differ.
+    """
+    if a.basis != b.basis:
+        raise NotComparableError(
+            f"one energy is {a.basis} and the other {b.basis}",
+            remedy="subtract the power at rest on both sides or neither",
+        )

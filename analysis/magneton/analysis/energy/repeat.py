@@ -1,0 +1,86 @@
+"""Energy of one operation from running it r times in place: ``E = (E_r - E_1) / (r - 1)``.
+
+Everything else in the program takes part in both runs and drops out, as does the sensor's offset. What is left is the
+difference of two large numbers, so r must be large enough for the operation to stand out.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from magneton.analysis.energy.student import t_quantile
+
+# At least this long inside a replay, as a multiple of the update period, beside the response.
+PERIODS_INSIDE = 3
+
+
+@dataclass(frozen=True)
+class RepeatEstimate:
+    """Energy of one call of an operation, J, with its 95 % interval; ``identified`` if the half-width is within 10 %."""
+
+    energy_j: float
+    low_j: float
+    high_j: float
+    identified: bool
+    label: str = "replayed"
+
+
+def from_repeats(
+    repeated: list[tuple[float, float]], once: list[tuple[float, float]], times: int, *, gain_sd: float = 0.0
+) -> RepeatEstimate:
+    """Return the energy of one call.
+
+    Args:
+        repeated: for each run with the operation repeated, energy per iteration and its standard deviation, J.
+        once: the same for runs with the operation run once.
+        times: how often it was run in ``repeated``.
+        gain_sd: relative standard deviation of the sensor's gain.
+
+    Raises:
+        ValueError: fewer than two times, or no runs on a side.
+    """
+    if times < 2 or not repeated or not once:
+        raise ValueError("an operation must be run at least twice, and both ways at least once")
+    e_r, v_r, f_r = _mean(repeated)
+    e_1, v_1, f_1 = _mean(once)
+    value = (e_r - e_1) / (times - 1)
+    error = math.sqrt(v_r + v_1) / (times - 1)
+    half = math.hypot(t_quantile(0.05, max(f_r + f_1, 2)) * error, 1.96 * gain_sd * abs(value))
+    return RepeatEstimate(value, value - half, value + half, value > 0 and half <= 0.1 * value)
+
+
+def _mean(runs: list[tuple[float, float]]) -> tuple[float, float, float]:
+    """Return mean, variance of the mean (the larger of what the runs claim and what they show) and degrees of freedom."""
+    count = len(runs)
+    mean = math.fsum(e for e, _ in runs) / count
+    claimed = math.fsum(s * s for _, s in runs) / count**2
+    if count < 2:
+        return mean, claimed, 30.0
+    shown = math.fsum((e - mean) ** 2 for e, _ in runs) / (count - 1) / count
+    return mean, max(claimed, shown), float(count - 1)
+
+
+def times_needed(
+    period_s: float, reach_s: float, iteration_s: float, call_s: float, *, wanted_share: float = 0.5
+) -> int:
+    """Return how often to run an operation in place so that it takes ``wanted_share`` of an iteration or outlasts the sensor.
+
+    Args:
+        period_s: update period of the sensor.
+        reach_s: how far back a reading looks.
+        iteration_s: length of an iteration with the operation run once.
+        call_s: length of the operation.
+        wanted_share: share of the iteration that the repeated operation should take.
+    """
+    if call_s <= 0:
+        return 2
+    rest = max(iteration_s - call_s, 0.0)
+    by_share = wanted_share / (1 - wanted_share) * rest / call_s
+    by_sensor = (reach_s + PERIODS_INSIDE * period_s) / call_s
+    return max(2, math.ceil(min(by_share, by_sensor)))
+
+
+def inside_replay(reach_s: float, lag_s: float, start_s: float, end_s: float, settle_s: float) -> tuple[float, float]:
+    """Return from when to when an update must be dated for all it sees to lie within a replay."""
+    return start_s + settle_s + reach_s + lag_s, end_s + lag_s
