@@ -14,6 +14,8 @@ from magneton.transforms import normalize as transform
 from magneton.transforms.normalize import NormalizeOptions
 from magneton.transforms.power.join import ENTRY_KIND, KIND, PowerInput, open_power, options_of
 from magneton.transforms.power.registry import find_format
+from magneton.transforms.values import KIND as VALUES
+from magneton.transforms.values import ValuesInput
 
 __all__ = ["ExtraFiles", "NormalizeOptions", "normalize"]
 
@@ -71,14 +73,17 @@ def _again(
             raise UsageError(f"would lose {lost[0]}", path=out, remedy="choose another output")
     kinds = {capture.file: capture.kind for capture in known.captures}
     traces: dict[str, list[Path]] = {"profile": [], "graph_capture": list(capture_traces)}
+    values = _values_again(recording, known)
+    raw_values = {path for item in values for path in item.files()}
     power = _power_again(known, raw)
     logs = {item.path for item in power}
     others = [path for entry, path in raw if _is_extra(entry) and path not in logs]
     for entry, path in raw:
         kind = kinds.get(entry.name, "profile")
-        if entry.role == "primary" and kind in traces and path not in logs and path not in others:
+        taken = path in logs or path in others or path in raw_values
+        if entry.role == "primary" and kind in traces and not taken:
             traces[kind].append(path)
-    if not traces["profile"]:
+    if not traces["profile"] and not values:
         raise InputFormatError(
             "keeps no trace of its own", path=recording, remedy="normalise the trace it was made from"
         )
@@ -91,6 +96,7 @@ def _again(
             extras,
             {
                 "power": power,
+                "values": values,
                 "workload": known.workload,
                 "files": others,
                 "sensors": [s for s in known.sensors if s.get("kind") != ENTRY_KIND],
@@ -120,6 +126,20 @@ def _power_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list
     return inputs
 
 
+def _values_again(recording: Path, known: Manifest) -> list[ValuesInput]:
+    """Return the values captures of a recording, as its recorder left them."""
+    return [
+        ValuesInput(
+            recording / "raw" / VALUES / f"rank{capture.rank}" / (capture.input_id or "0"),
+            rank=capture.rank,
+            input_id=capture.input_id,
+            incomplete=capture.incomplete,
+        )
+        for capture in known.captures
+        if capture.kind == VALUES
+    ]
+
+
 def _raw_file(recording: Path, entry: FileEntry) -> Path:
     """Return where a file of a recording lies, once it is sure to lie inside and to be the one that is stated."""
     stated = PurePosixPath(entry.path or "")
@@ -143,9 +163,9 @@ def _carry_over(known: Manifest, manifest: Manifest) -> None:
     )
     listed = {(d.kind, d.index) for d in known.devices}
     manifest.devices = known.devices + [d for d in manifest.devices if (d.kind, d.index) not in listed]
-    before = {(c.kind, c.rank): c for c in known.captures if c.kind != KIND}
+    before = {(c.kind, c.rank, c.input_id): c for c in known.captures if c.kind != KIND}
     for capture in manifest.captures:
-        earlier = before.get((capture.kind, capture.rank))
+        earlier = before.get((capture.kind, capture.rank, capture.input_id))
         if earlier is not None:
             capture.anchors = earlier.anchors
             capture.incomplete = capture.incomplete or earlier.incomplete

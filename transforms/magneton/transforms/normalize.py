@@ -41,6 +41,8 @@ from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.replay_files import place_replays_in
 from magneton.transforms.sources import Limits, Source, find_source
 from magneton.transforms.staging import Pool, Stage
+from magneton.transforms.values import KIND as VALUES
+from magneton.transforms.values import ValuesInput, write_values
 
 PROFILE = "profile"
 GRAPH_CAPTURE = "graph_capture"
@@ -87,6 +89,7 @@ class Extra:
     Attributes:
         tables: rows by table, without ``run_id`` (it is filled in); other missing columns are NULL.
         power: power logs; each becomes a capture. Their files need not be listed again.
+        values: values captures, with the directories of their files.
         workload: what is known of the work done; replaces the manifest's.
         files: files it came from; they enter the run id and are kept below ``raw/extra``.
         sensors: descriptions of sensors for the manifest.
@@ -95,14 +98,25 @@ class Extra:
 
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     power: Sequence[PowerInput] = ()
+    values: Sequence[ValuesInput] = ()
     workload: Workload | None = None
     files: Sequence[Path] = ()
     sensors: Sequence[dict[str, Any]] = ()
     notes: Sequence[str] = ()
 
-    def all_files(self) -> list[Path]:
-        """Return every file that is not a trace."""
-        return [*(item.path for item in self.power), *self.files]
+    def all_files(self) -> list[tuple[Path, Path]]:
+        """Return every file that is not a trace, with the folder of the recording it is kept in."""
+        beside = [*(item.path for item in self.power), *self.files]
+        names = [path.name for path in beside]
+        # Files of one name from several folders stay apart.
+        places = [
+            (path, Path("raw") / "extra" / (f"{index}" if names.count(path.name) > 1 else ""))
+            for index, path in enumerate(beside)
+        ]
+        for item in self.values:
+            folder = Path("raw") / VALUES / f"rank{item.rank}" / (item.input_id or "0")
+            places += [(path, folder) for path in item.files()]
+        return places
 
 
 @dataclass
@@ -165,7 +179,7 @@ def normalize(
     )
     notes = list(extra.notes)
     files = _find(inputs, PROFILE, limits, notes) + _find(capture_traces, GRAPH_CAPTURE, limits, notes)
-    if not any(f.kind == PROFILE for f in files):
+    if not any(f.kind == PROFILE for f in files) and not extra.values:
         raise UsageError("no trace files were given", remedy="name at least one trace file or a folder of them")
     with publish_directory(out, last=MANIFEST_NAME, overwrite=options.overwrite) as directory:
         work = directory / ".work"
@@ -190,11 +204,12 @@ def normalize(
             assign_ranks([f for f in files if f.stage is not None], of_several=of_several)
             for file, trace in joined:
                 file.name, file.rank = trace.name, trace.rank
-            hashes = [f.sha256 for f in files] + [sha256_file(p) for p in extra.all_files()]
+            others = extra.all_files()
+            hashes = [f.sha256 for f in files] + [sha256_file(path) for path, _ in others]
             run = run_id(hashes)
             manifest = Manifest(
                 run_id=run,
-                label=options.label or _label(inputs[0]),
+                label=options.label or _label(inputs[0] if inputs else out),
                 tool=f"magneton {_version()}",
                 created_unix_ns=time.time_ns(),
                 workload=extra.workload or Workload(),
@@ -203,14 +218,14 @@ def normalize(
             )
             # Each thread of the engine takes memory of its own, and from here on other threads compute and write.
             connection.execute("SET threads = 1")
-            power = _write_tables(directory / "tables", files, extra, run, options)
+            more = _write_tables(directory / "tables", files, extra, run, options)
         finally:
             connection.close()
             shutil.rmtree(work, ignore_errors=True)
         _describe(manifest, files)
-        manifest.captures += power
-        manifest.incomplete = manifest.incomplete or any(c.incomplete for c in power)
-        manifest.files = _keep(directory, files, extra, hashes, options)
+        manifest.captures += more
+        manifest.incomplete = manifest.incomplete or any(c.incomplete for c in more)
+        manifest.files = _keep(directory, files, others, hashes, options)
         write_manifest(directory, manifest)
     return manifest
 
@@ -287,13 +302,13 @@ def _write_tables(
             if file.stage is not None:
                 keys = {"capture": file.name, "rank": file.rank, "repeat": None, "input_id": None}
                 write_capture(file.stage, writer, keys, next_ids, file.kind)
-        power = write_power(extra.power, spans, writer)
+        more = write_power(extra.power, spans, writer) + write_values(extra.values, writer, next_ids)
         for name, table in extra.tables.items():
             if name not in RUN_TABLES:
                 raise KeyError(f"there is no table {name}")
             writer.write_table(name, table.append_column("run_id", pa.repeat(run, table.num_rows)))
     place_replays_in(directory)
-    return power
+    return more
 
 
 def _span(stage: Stage) -> TraceSpan:
@@ -338,14 +353,14 @@ def _device(properties: Mapping[str, Any]) -> Device:
 
 
 def _keep(
-    directory: Path, files: Sequence[CaptureFile], extra: Extra, hashes: Sequence[str], options: NormalizeOptions
+    directory: Path,
+    files: Sequence[CaptureFile],
+    others: Sequence[tuple[Path, Path]],
+    hashes: Sequence[str],
+    options: NormalizeOptions,
 ) -> list[FileEntry]:
     """Copy the inputs if wanted, and list all files of the recording."""
-    places = [(f.path, Path("raw") / f.name / f"rank{f.rank}") for f in files]
-    # Files of one name from several folders stay apart.
-    others = extra.all_files()
-    names = [p.name for p in others]
-    places += [(p, Path("raw") / "extra" / (f"{i}" if names.count(p.name) > 1 else "")) for i, p in enumerate(others)]
+    places = [(f.path, Path("raw") / f.name / f"rank{f.rank}") for f in files] + list(others)
     entries = []
     for (path, folder), digest in zip(places, hashes, strict=True):
         kept = None
