@@ -83,7 +83,7 @@ def _again(
         taken = path in logs or path in others or path in raw_values
         if entry.role == "primary" and kind in traces and not taken:
             traces[kind].append(path)
-    if not traces["profile"] and not values:
+    if not traces["profile"] and not power and not values:
         raise InputFormatError(
             "keeps no trace of its own", path=recording, remedy="normalise the trace it was made from"
         )
@@ -119,10 +119,18 @@ def _power_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list
     inputs = []
     unread = [(entry, path) for entry, path in raw if entry.role == "primary"]
     for capture in known.captures:
-        found = next((pair for pair in unread if pair[0].name == capture.file), None)
-        if capture.kind == KIND and found is not None and find_format(found[1]) is not None:
+        if capture.kind != KIND:
+            continue
+        # Files of several ranks or repeats have one name; each lies in the folder of its capture.
+        own = (capture.name, f"rank{capture.rank}")
+        named = [pair for pair in unread if pair[0].name == capture.file]
+        named.sort(key=lambda pair: PurePosixPath(pair[0].path or "").parts[1:3] != own)
+        found = next(iter(named), None)
+        if found is not None and find_format(found[1]) is not None:
             unread.remove(found)
-            inputs.append(open_power(found[1], options_of(known.sensors, capture.file), capture.anchors))
+            recorded = None if _is_extra(found[0]) else capture
+            options = options_of(known.sensors, capture.file)
+            inputs.append(open_power(found[1], options, capture.anchors, recorded))
     return inputs
 
 

@@ -106,13 +106,16 @@ class Extra:
 
     def all_files(self) -> list[tuple[Path, Path]]:
         """Return every file that is not a trace, with the folder of the recording it is kept in."""
-        beside = [*(item.path for item in self.power), *self.files]
+        beside = [*(item.path for item in self.power if item.capture is None), *self.files]
         names = [path.name for path in beside]
         # Files of one name from several folders stay apart.
         places = [
             (path, Path("raw") / "extra" / (f"{index}" if names.count(path.name) > 1 else ""))
             for index, path in enumerate(beside)
         ]
+        for log in self.power:
+            if log.capture is not None:
+                places.append((log.path, Path("raw") / log.capture.name / f"rank{log.capture.rank}"))
         for item in self.values:
             folder = Path("raw") / VALUES / f"rank{item.rank}" / (item.input_id or "0")
             places += [(path, folder) for path in item.files()]
@@ -179,7 +182,7 @@ def normalize(
     )
     notes = list(extra.notes)
     files = _find(inputs, PROFILE, limits, notes) + _find(capture_traces, GRAPH_CAPTURE, limits, notes)
-    if not any(f.kind == PROFILE for f in files) and not extra.values:
+    if not any(f.kind == PROFILE for f in files) and not extra.power and not extra.values:
         raise UsageError("no trace files were given", remedy="name at least one trace file or a folder of them")
     with publish_directory(out, last=MANIFEST_NAME, overwrite=options.overwrite) as directory:
         work = directory / ".work"

@@ -25,12 +25,21 @@ ENTRY_KIND = "power_log"
 
 @dataclass(frozen=True)
 class PowerInput:
-    """One power log on its way into a recording."""
+    """One power log on its way into a recording.
+
+    Attributes:
+        path: where it lies.
+        log: what it holds.
+        options: how it was read.
+        anchors: what ties its clock to the wall clock.
+        capture: the capture it is, where a recorder made it; NULL for a log from elsewhere.
+    """
 
     path: Path
     log: PowerLog
     options: PowerOptions
     anchors: tuple[ClockAnchor, ...] = ()
+    capture: Capture | None = None
 
     def sensor(self) -> dict[str, Any]:
         """Return the entry of the manifest's ``sensors``: what was read, and how to read it again."""
@@ -61,9 +70,11 @@ class TraceSpan:
     last_ns: int | None
 
 
-def open_power(path: Path, options: PowerOptions, anchors: Sequence[ClockAnchor] = ()) -> PowerInput:
+def open_power(
+    path: Path, options: PowerOptions, anchors: Sequence[ClockAnchor] = (), capture: Capture | None = None
+) -> PowerInput:
     """Read a power log that is to join a recording; see ``registry.read_power`` for what is refused."""
-    return PowerInput(path, read_power(path, options), options, tuple(anchors))
+    return PowerInput(path, read_power(path, options), options, tuple(anchors), capture)
 
 
 def options_of(sensors: Sequence[Mapping[str, Any]], file: str | None) -> PowerOptions:
@@ -96,10 +107,17 @@ def write_power(inputs: Sequence[PowerInput], spans: Sequence[TraceSpan], writer
         ClockAlignmentError: a log cannot be brought onto the time line of the traces.
     """
     base = next((s.base_unix_ns for s in spans if s.base_unix_ns is not None), None)
+    if base is None and not spans:
+        base = _first_instant(inputs)
     captures = []
-    for number, item in enumerate(inputs, 1):
-        name = "power" if number == 1 else f"power-{number}"
-        keys = {"capture": name, "rank": 0, "repeat": None, "input_id": None}
+    number = 0
+    for item in inputs:
+        known = item.capture
+        number += known is None
+        name = known.name if known else "power" if number == 1 else f"power-{number}"
+        keys: dict[str, Any] = {"capture": name, "rank": 0, "repeat": None, "input_id": None}
+        if known is not None:
+            keys |= {"rank": known.rank, "repeat": known.repeat, "input_id": known.input_id}
         first, last = None, None
         for batch in rebase(item.log, base, item.anchors):
             times = batch["ts_ns"].drop_null().to_numpy()
@@ -109,7 +127,8 @@ def write_power(inputs: Sequence[PowerInput], spans: Sequence[TraceSpan], writer
             _write(writer, "power", keys, batch)
         _write(writer, "quarantine", keys, item.log.quarantine)
         _write(writer, "warnings", keys, item.log.warnings)
-        if not _meets(first, last, base, spans):
+        # A recorder measures energy in an execution of its own, before or after the one it traces.
+        if known is None and not _meets(first, last, base, spans):
             message = f"{item.path.name}: the log and the trace do not overlap in time; look at clock, zone and offset"
             row = pa.table({"code": ["power_outside_trace"], "count": pa.array([1], pa.int64()), "message": [message]})
             _write(writer, "warnings", keys, row)
@@ -118,13 +137,26 @@ def write_power(inputs: Sequence[PowerInput], spans: Sequence[TraceSpan], writer
             Capture(
                 name=name,
                 kind=KIND,
+                rank=keys["rank"],
+                repeat=keys["repeat"],
+                input_id=keys["input_id"],
                 source_format=item.log.report.format,
                 file=item.path.name,
-                incomplete=item.log.report.truncated,
+                incomplete=item.log.report.truncated or (known is not None and known.incomplete),
                 anchors=list(item.anchors),
             )
         )
     return captures
+
+
+def _first_instant(inputs: Sequence[PowerInput]) -> int | None:
+    """Return the Unix time (ns) of the first reading: the time line of a recording without a trace."""
+    firsts = []
+    for item in inputs:
+        for batch in rebase(item.log, 0, item.anchors):
+            times = batch["ts_ns"].drop_null().to_numpy()
+            firsts += [int(times.min())] if len(times) else []
+    return min(firsts, default=None)
 
 
 def _meets(first: int | None, last: int | None, base: int | None, spans: Sequence[TraceSpan]) -> bool:

@@ -19,6 +19,7 @@ from magneton.transforms.power import (
     prometheus_json,
     prometheus_text,
     ptdaemon,
+    recorded,
 )
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.textfile import head
@@ -36,7 +37,7 @@ class PowerFormat:
 # In order of how unmistakable their first lines are.
 FORMATS = tuple(
     PowerFormat(module.NAME, module.sniff, module.read)
-    for module in (neutral_csv, prometheus_json, ptdaemon, amd_smi, nvidia_smi, prometheus_text)
+    for module in (recorded, neutral_csv, prometheus_json, ptdaemon, amd_smi, nvidia_smi, prometheus_text)
 )
 
 
