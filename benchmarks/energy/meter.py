@@ -41,6 +41,7 @@ class Metered:
         fields: power by name of the field, at ``poll_t``; NaN where there was no reading.
         on: stretches of load, shape (n, 2).
         meter_rate: seconds of the host per second of the meter.
+        degc: temperature of the GPU at ``poll_t``, degrees Celsius.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Metered:
     fields: dict[str, Array]
     on: Array
     meter_rate: float
+    degc: Array
 
     def energy(self, start: float, end: float) -> float:
         """Return the true energy from ``start`` to ``end``, J (the meter's samples joined by straight lines)."""
@@ -84,11 +86,11 @@ def read(folder: Path) -> Metered:
     start_us = int(_bytes(folder, "PMD_start_ts.txt").split()[0])
     t = t - START_LATE_S + (start_us - zero_us) / 1e6
     offset, rate = _meter_clock(t, power, on)
-    poll_t, fields = _polls(_bytes(folder, "gpudata.csv").decode(), zero_us)
-    return Metered(folder.name, offset + rate * t, power, poll_t, fields, on, rate)
+    poll_t, fields, degc = _polls(_bytes(folder, "gpudata.csv").decode(), zero_us)
+    return Metered(folder.name, offset + rate * t, power, poll_t, fields, on, rate, degc)
 
 
-def _polls(text: str, zero_us: int) -> tuple[Array, dict[str, Array]]:
+def _polls(text: str, zero_us: int) -> tuple[Array, dict[str, Array], Array]:
     rows = list(csv.DictReader(io.StringIO(text), skipinitialspace=True))
     stamps = [datetime.strptime(r["timestamp"], "%Y/%m/%d %H:%M:%S.%f").replace(tzinfo=UTC) for r in rows]
     micros = np.array([round(s.timestamp() * 1e6) for s in stamps], dtype=np.int64)
@@ -100,7 +102,8 @@ def _polls(text: str, zero_us: int) -> tuple[Array, dict[str, Array]]:
         for name in rows[0]
         if name.startswith("power.draw")
     }
-    return t, fields
+    degc = np.array([_number(r["temperature.gpu"]) for r in rows], dtype=np.float64)
+    return t, fields, degc
 
 
 def _number(text: str) -> float:

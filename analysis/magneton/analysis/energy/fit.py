@@ -22,7 +22,9 @@ CALL_SPREAD = 0.01
 # Drift: corners this far apart, each free by this share of the mean power.
 DRIFT_KNOT_S = 2.0
 DRIFT_SHARE = 0.01
-_LAG_STEPS = 13
+# Lags to average over: this far apart where that many suffice.
+_LAG_STEP_S = 0.0005
+_LAG_STEPS = (13, 61)
 _LAG_REACH = 3.0
 
 
@@ -114,18 +116,22 @@ def fit_power(
     y, t = updates.value, updates.t_s
     if len(y) < 3:
         return None
-    lags, log_prior = _lags(model)
-    sets = [busy_fractions(activity, t, model.response, float(lag)) for lag in lags]
+    grid, log_prior = _lags(model)
+    responses = (model.response, *model.alternatives)
+    tries = [(response, float(lag)) for response in responses for lag in grid]
+    lags = np.array([lag for _, lag in tries])
+    log_prior = np.tile(log_prior, len(responses))
+    sets = [busy_fractions(activity, t, response, lag) for response, lag in tries]
     knots = _knots(t) if drift else np.zeros(0)
     bumps = hats(t, knots)
-    mean, sd = _prior(y, sets[len(lags) // 2], len(knots), idle_w)
-    steep = [_steepness(activity, t, model.response, float(lag)) for lag in lags]
+    mean, sd = _prior(y, sets[len(grid) // 2], len(knots), idle_w)
+    timing = updates.timing_sd_s
+    steep: dict[int, Array] = {}
     ones = np.ones((len(y), 1))
     designs = [np.hstack([ones, f, bumps]) for f in sets]
-    timing = float(np.hypot(updates.timing_sd_s, 0.0))
     base = model.noise_w**2
     var = np.full(len(y), base + (CALL_SPREAD * float(np.mean(y))) ** 2)
-    best = len(lags) // 2
+    best = len(grid) // 2
     chi2, free = 1.0, 1.0
     posts: list[_Posterior] = []
     for _ in range(3):
@@ -133,6 +139,8 @@ def fit_power(
         best = int(np.argmax([p.log_evidence + q for p, q in zip(posts, log_prior, strict=True)]))
         k = sets[best].shape[1]
         powers = posts[best].mean[1 : 1 + k]
+        if best not in steep:
+            steep[best] = _steepness(activity, t, *tries[best])
         expected = base + (timing * (steep[best] @ powers)) ** 2
         expected = expected + ((CALL_SPREAD * sets[best] * powers) ** 2).sum(axis=1)
         residual = y - designs[best] @ posts[best].mean
@@ -143,7 +151,7 @@ def fit_power(
     posts = [_nonnegative(p, x, y, var, mean, sd, sets[0].shape[1] + 1) for p, x in zip(posts, designs, strict=True)]
     weight = np.array([p.log_evidence for p in posts]) + log_prior
     weight = np.exp(weight - weight.max())
-    modes = _modes(weight)
+    modes = _modes(weight.reshape(len(responses), len(grid)).sum(axis=0))
     weight /= weight.sum()
     center = sum((w * p.mean for w, p in zip(weight, posts, strict=True)), np.zeros_like(mean))
     cov = np.zeros((len(mean), len(mean)))
@@ -173,7 +181,8 @@ def _lags(model: SensorModel) -> tuple[Array, Array]:
     """Return the lags to average over and the log of their prior."""
     if model.lag_sd_s <= 0:
         return np.array([model.lag_s]), np.zeros(1)
-    z = np.linspace(-_LAG_REACH, _LAG_REACH, _LAG_STEPS)
+    wanted = 2 * _LAG_REACH * model.lag_sd_s / _LAG_STEP_S
+    z = np.linspace(-_LAG_REACH, _LAG_REACH, int(np.clip(wanted, *_LAG_STEPS)) | 1)
     return model.lag_s + z * model.lag_sd_s, -0.5 * z**2
 
 
@@ -237,6 +246,7 @@ def _nonnegative(post: _Posterior, x: Array, y: Array, var: Array, mean: Array, 
 def _modes(weight: Array) -> int:
     """Count peaks of the weights (largest 1) that reach a tenth of it and are parted by a dip to a third of the lower."""
     peaks: list[int] = []
+    weight = weight / weight.max()
     for i in range(len(weight)):
         left, right = weight[max(i - 1, 0)], weight[min(i + 1, len(weight) - 1)]
         if weight[i] >= 0.1 and weight[i] >= left and weight[i] >= right:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from magneton.analysis.energy.sensor import SensorModel, Updates
 from magneton.analysis.energy.student import t_quantile
 
 # At least this long inside a replay, as a multiple of the update period, beside the response.
@@ -81,6 +82,43 @@ def times_needed(
     return max(2, math.ceil(min(by_share, by_sensor)))
 
 
-def inside_replay(reach_s: float, lag_s: float, start_s: float, end_s: float, settle_s: float) -> tuple[float, float]:
-    """Return from when to when an update must be dated for all it sees to lie within a replay."""
-    return start_s + settle_s + reach_s + lag_s, end_s + lag_s
+@dataclass(frozen=True)
+class ReplayPower:
+    """Power while one operation was replayed alone, W, with its 95 % interval, from ``n`` readings wholly inside."""
+
+    power_w: float
+    low_w: float
+    high_w: float
+    n: int
+    label: str = "replayed"
+
+
+def replay_power(
+    updates: Updates, start_s: float, end_s: float, model: SensorModel, *, settle_s: float = 0.005
+) -> ReplayPower | None:
+    """Return the true power during a replay, from readings that saw nothing else.
+
+    Args:
+        updates: readings.
+        start_s: start of the replay, on the clock of the readings.
+        end_s: its end.
+        model: the sensor.
+        settle_s: left out at the start (clocks and power ramp up).
+
+    Returns:
+        The power; NULL if no reading lies wholly inside: the replay was too short (``times_needed``).
+    """
+    # A low-pass never forgets quite: what is older than 4 time constants weighs 2 %, and is not wholly past until 9.
+    use = updates.within(start_s + settle_s + model.response.reach_s + model.lag_s, end_s + model.lag_s)
+    if not len(use.value):
+        return None
+    calibration = model.calibration
+    mean = float(use.value.mean())
+    count = len(use.value)
+    shown = float(use.value.std(ddof=1)) if count > 2 else 0.0
+    error = max(shown, model.noise_w) / math.sqrt(count)
+    power = calibration.true_energy(mean, 1.0)
+    half = math.hypot(
+        1.96 * calibration.energy_sd(power, 1.0), t_quantile(0.05, max(count - 1, 3)) * error / calibration.gain
+    )
+    return ReplayPower(power, power - half, power + half, count)

@@ -11,7 +11,7 @@ the old one and the first that shows the new one, and one lattice has to fit all
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -213,6 +213,8 @@ class Calibration:
         offset_sd_w: standard deviation of the offset, W.
         correlation: between the two.
         source: ``meter`` (compared with one), ``none`` (the sensor is taken at its word, within its tolerance).
+        gain_per_degree: change of the gain per degree Celsius, where it was found.
+        reference_degc: temperature at which ``gain`` holds; NULL where it was not looked at.
     """
 
     gain: float = 1.0
@@ -221,6 +223,15 @@ class Calibration:
     offset_sd_w: float = 2.0
     correlation: float = 0.0
     source: str = "none"
+    gain_per_degree: float = 0.0
+    reference_degc: float | None = None
+
+    def at(self, degc: float) -> Calibration:
+        """Return the calibration at another temperature of the device."""
+        if self.reference_degc is None:
+            return self
+        gain = self.gain + self.gain_per_degree * (degc - self.reference_degc)
+        return replace(self, gain=gain, reference_degc=degc)
 
     def true_energy(self, sensor_j: float, seconds: float) -> float:
         """Return the energy behind an energy in the sensor's scale."""
@@ -246,6 +257,7 @@ class SensorModel:
         calibration: gain and offset.
         name: what it is a model of.
         simulated: it describes a simulated sensor.
+        alternatives: other responses that it may have, about as likely; estimates average over them.
     """
 
     period_s: float
@@ -256,3 +268,4 @@ class SensorModel:
     calibration: Calibration = field(default_factory=Calibration)
     name: str = ""
     simulated: bool = False
+    alternatives: tuple[Response, ...] = ()
