@@ -92,7 +92,7 @@ class FlowEnds:
             end = np.empty(len(w.kind), np.int64)
             for kind in w.kinds:
                 end[w.of(kind)] = ends(w.rows[kind])
-            inside, _ = sweep.run(w.gather("track"), is_kernel, end, end, ident)
+            inside, _ = sweep.run(w.gather("track"), is_kernel, w.gather("ts_ns"), end, end, ident)
             flows = inside[~is_kernel]
             _bind(self.ends[done : done + len(flows)], "kernels", flows)
             done += len(flows)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from magneton.transforms.autograd import Autograd
 from magneton.transforms.flows import FORWARD_BACKWARD, FlowEnds
-from magneton.transforms.frame_names import module_instance, place
+from magneton.transforms.frame_names import Place, module_instance, place
 from magneton.transforms.grow import Growing, IdMap
 from magneton.transforms.launch_names import capture_step, launches_graph, leaves_activity
 from magneton.transforms.module_tree import ModuleTree
@@ -27,7 +27,6 @@ from magneton.transforms.steps import Steps
 from magneton.transforms.windows import FOREVER, Window, ends, windows
 
 KINDS = ("annotations", "frames", "ops", "launches", "flows")
-_OVERLAP_NS = 1000
 
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
@@ -106,6 +105,7 @@ class HostPass:
         self._python: dict[int, IdMap] = {}
         self._forward_by_flow = False
         self._held: list[dict[str, Any]] = []
+        self._places: dict[int, Place] = {}
         self._capturing: dict[int, int] = {}
         self._active = np.unique(stage.column("kernels", "correlation"))
         self._names = names
@@ -120,6 +120,8 @@ class HostPass:
             self._window(window)
         self._release_frames()
         self._write_modules()
+        if overlaps := self._sweeps["ops"].overlaps:
+            stage.warn("overlapping_slices", "operators of one thread that overlap without nesting", overlaps)
 
     def _needs_flows(self) -> bool:
         """Tell whether only arrows say which operator is whose backward: then all has to be seen before any is written."""
@@ -158,7 +160,7 @@ class HostPass:
             rows = np.flatnonzero(among & nested)
             if len(rows):
                 around[rows], depth[rows] = self._sweeps[what].run(
-                    track[rows], containers[rows], end[rows], end[rows], ident[rows], settle[rows]
+                    track[rows], containers[rows], ts[rows], end[rows], end[rows], ident[rows], settle[rows]
                 )
             return around, depth
 
@@ -399,7 +401,7 @@ class HostPass:
     def _write_frames(self, columns: dict[str, Any]) -> None:
         name = columns["name"]
         unique, inverse = np.unique(name, return_inverse=True)
-        places = [place(self._names[c] if c >= 0 else "") for c in unique.tolist()]
+        places = [self._place(c) for c in unique.tolist()]
         lines = np.array([NONE if p.line is None else p.line for p in places] or [NONE], np.int64)
         self._writer.write(
             "frames",
@@ -419,6 +421,12 @@ class HostPass:
                 "module_id": self.modules.of_calls(columns["frame_id"]),
             },
         )
+
+    def _place(self, name: int) -> Place:
+        found = self._places.get(name)
+        if found is None:
+            found = self._places[name] = place(self._names[name] if name >= 0 else "")
+        return found
 
     # --- the rest -------------------------------------------------------------------------------------------------
 

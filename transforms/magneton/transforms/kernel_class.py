@@ -37,6 +37,9 @@ _RULES: tuple[tuple[str, str], ...] = (
         r"nccl|rccl|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all|multimem|one_?shot|two_?shot"
         r"|cross_device_reduce|nvshmem|deep_?ep|mscclpp|symm_mem|send_?recv",
     ),
+    # Data movement and casts whose names mention what they serve.
+    ("copy", r"reshape_and_cache|kv_?cache_?(?:copy|store)|store_?kv|kv_indices|subtensoropwith"),
+    ("elementwise", r"quantize_with|quantize_kernel"),
     # Inductor names its kernels after everything fused into them: the prefix says what kind of kernel it is.
     ("attention", r"^triton_tem_.*(?:attention|sdpa|flex)"),
     ("gemm", r"^triton_(?:tem|mm|bmm)"),
@@ -52,33 +55,33 @@ _RULES: tuple[tuple[str, str], ...] = (
         "optimizer",
         r"adam|fused_?sgd|sgd_?functor|lamb_?functor|multi_tensor_apply.*(?:sgd|lamb|adagrad)|fusedoptimizer",
     ),
-    ("embedding", r"embedding(?!.*rotary)(?<!rotary_embedding)|indexselect|index_select"),
+    ("embedding", r"(?<!rotary_)embedding|indexselect|index_select|bounds_check_indices|linearize_index"),
     (
         "attention",
         r"attn|attention|fmha|flash|_mha_|mha_(?:fwd|bwd|batch)|sdpa|paged_?kv|batch(?:prefill|decode)|sage_(?:fwd|attn)|_mla_|flashmla",
     ),
-    ("moe", r"moe|expert|topk_?gating|grouped_topk|token_permut"),
+    ("moe", r"moe|expert|topk_?gating|grouped_topk|token_permut|_routing_|bitmatrix"),
     (
         "normalization",
-        r"norm(?!al)|rms_?n|_bn_|::bn_|bn_(?:fw|bw)|bnfwd|bnbwd|miopenbatch|welford|cuComputeGradGammaBeta|grad_?gamma_?beta|GammaBeta",
+        r"norm(?!al)|rms_?n|::bn_|(?<![a-z])bn_(?:fw|bw)|bnfwd|bnbwd|miopenbatch|welford|cuComputeGradGammaBeta|grad_?gamma_?beta|GammaBeta",
     ),
     ("softmax", r"soft_?max|cross_?entropy|nll_?loss"),
     ("rng", r"philox|distribution_|curand|hiprand|dropout|bernoulli|random"),
     (
         "convolution",
-        r"fprop|dgrad|wgrad|winograd|implicit_?(?:convolve_)?gemm|im2col|col2im|miopensp3|igemm_|conv(?!ert)(?!_?state)|scudnn"
+        r"fprop|dgrad|wgrad|winograd|implicit_?(?:convolve_)?gemm|im2d?2?col|col2im|cask_cudnn|miopensp3|igemm_|conv(?!ert)(?!_?state)|scudnn"
         r"|fft2d|gcgemm|bwd_?weight|bwd_?data|miopengcn",
     ),
     (
         "gemm",
         r"gemm|cijk_|mat_?mul|cutlass::kernel|cutlass_\d|nvjet|xmma|gemv|(?:^|[^a-z])[bs]?mm_|splitk_?reduce|cublas|wmma|dot_kernel"
-        r"|marlin|machete|tensorop|device_kernel<.*cutlass|wvsplitk|_mm_kernel|reduce_1block|linear_kernel",
+        r"|marlin|machete|tensorop_|device_kernel<.*cutlass|wvsplitk|_mm_kernel|reduce_1block|linear_kernel",
     ),
     ("sort", r"sort|radix|top_?k|bitonic|unique|searchsorted|histogram"),
     (
         "copy",
         r"direct_copy|catarray|cat_|_cat|transpose|permute|nchwtonhwc|nhwctonchw|copy(?!able)|gather|scatter|index_(?:put|elementwise|copy)"
-        r"|indexing|reshape_and_cache|store_?kv|subtensoropwithcast|slice|pad_|unfold|cvt|cast_kernel|repeat_interleave|roll_|flip_",
+        r"|indexing|slice|pad_|unfold|cvt|cast_kernel|repeat_interleave|roll_|flip_",
     ),
     ("reduction", r"reduce|reduction|cumsum|scan|argmax|argmin|segment_|sum_kernel|norm2|mean_kernel"),
     (

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 NOBODY = -1
+# Time stamps cut to whole microseconds overlap by less than this without meaning it.
+_ROUNDING_NS = 1000
 # Steps to climb one by one before jumping.
 _STEPS = 16
 
@@ -34,19 +36,32 @@ class _Open:
 
 
 class Sweep:
-    """Finds the innermost container of one class (operators, frames, modules ...) for events of consecutive windows."""
+    """Finds the innermost container of one class (operators, frames, modules ...) for events of consecutive windows.
+
+    Attributes:
+        overlaps: containers that begin well inside another one and end well after it.
+    """
 
     def __init__(self) -> None:
+        self.overlaps = 0
         self._open: dict[int, _Open] = {}
 
     def run(
-        self, track: Ints, container: Mask, end: Ints, query_end: Ints, ident: Ints, point: Ints | None = None
+        self,
+        track: Ints,
+        container: Mask,
+        start: Ints,
+        end: Ints,
+        query_end: Ints,
+        ident: Ints,
+        point: Ints | None = None,
     ) -> tuple[Ints, Ints]:
         """Return for each event the id of its innermost container (-1: none) and the number of containers around it.
 
         Args:
             track: thread of each event; events are in total order.
             container: which events are containers.
+            start: where containers start.
             end: where containers end.
             query_end: up to where an event must be enclosed (its own end).
             ident: ids of containers.
@@ -63,7 +78,9 @@ class Sweep:
             at = order[a:b]
             open_ = self._open.setdefault(int(sorted_track[a]), _Open())
             settle = None if point is None else point[at]
-            parent[at], depth[at] = self._thread(open_, container[at], end[at], query_end[at], ident[at], settle)
+            parent[at], depth[at] = self._thread(
+                open_, container[at], start[at], end[at], query_end[at], ident[at], settle
+            )
         return parent, depth
 
     def open(self) -> Iterator[int]:
@@ -72,7 +89,14 @@ class Sweep:
             yield from stack.ident.tolist()
 
     def _thread(
-        self, open_: _Open, container: Mask, end: Ints, query_end: Ints, ident: Ints, point: Ints | None
+        self,
+        open_: _Open,
+        container: Mask,
+        start: Ints,
+        end: Ints,
+        query_end: Ints,
+        ident: Ints,
+        point: Ints | None,
     ) -> tuple[Ints, Ints]:
         carried = len(open_.end)
         rows = np.flatnonzero(container)
@@ -82,6 +106,12 @@ class Sweep:
         up = np.arange(-1, total - 1)
         # Containers: step up until one ends late enough. Those skipped ended too early for whoever skips them next.
         active = np.arange(carried, total)
+        if len(rows):
+            last = up[active]
+            before_end = np.where(last >= 0, c_end[last], 0) - _ROUNDING_NS
+            self.overlaps += int(
+                ((last >= 0) & (before_end > start[rows]) & (before_end < end[rows] - 2 * _ROUNDING_NS)).sum()
+            )
         while len(active):
             above = up[active]
             active = active[(above >= 0) & (c_end[above] < c_end[active])]

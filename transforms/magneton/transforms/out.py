@@ -18,7 +18,7 @@ from magneton.schemas.parquet import TableWriter
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.staging import NONE, Pool, Stage
 
-_AHEAD = 3
+_AHEAD = 2
 
 
 class Texts:

@@ -48,8 +48,8 @@ NONE = -(2**63)
 NO_TEXT = -1
 # Length of a slice that was begun and never ended: unknown, and around all that follows.
 OPEN = -1
-FLUSH_ROWS = 65_536
-BATCH_ROWS = 40_960
+FLUSH_ROWS = 32_768
+BATCH_ROWS = 32_768
 MAX_RAW = 2_000
 
 _EVENT = {"name": "text", "track": "track", "ts_ns": "int", "dur_ns": "int"}
