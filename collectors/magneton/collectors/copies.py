@@ -1,0 +1,157 @@
+"""Copies of a call's tensors that a kernel cannot tell from the originals, enough of them that no cache holds them all."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from magneton.collectors.torch_profile import import_torch
+from magneton.schemas.errors import MagnetonError
+
+# A copy begins at the same place within this many bytes as its original: kernels are chosen by alignment.
+_ALIGNMENT = 256
+# Copies take turns; together they are this many times as large as the cache.
+_TIMES_CACHE = 2
+_MAX_COPIES = 256
+_MEMORY_SHARE = 0.25
+_CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_SIZE = re.compile(r"(\d+)([KMG]?)")
+
+
+class NotRepeatableError(MagnetonError):
+    """A call cannot be made again without doing something else than it did."""
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """Sets of arguments that take turns.
+
+    Attributes:
+        calls: arguments and keyword arguments of each.
+        bytes_each: bytes of the tensors of one.
+        cache_bytes: size of the largest cache; NULL where it is not known.
+        cold: together they are so large that what is used next was driven out of the cache.
+    """
+
+    calls: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]
+    bytes_each: int
+    cache_bytes: int | None
+    cold: bool
+
+
+def cache_bytes(device: Any, caches: Path = _CPU_CACHES) -> int | None:
+    """Return the size of a device's largest cache, bytes; NULL where it is not known."""
+    torch = import_torch()
+    if device.type == "cuda":
+        size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
+        return int(size) if size else None
+    sizes = []
+    for file in sorted(caches.glob("index*/size")) if device.type == "cpu" else ():
+        found = _SIZE.fullmatch(file.read_text().strip())
+        if found:
+            sizes.append(int(found.group(1)) << {"": 0, "K": 10, "M": 20, "G": 30}[found.group(2)])
+    return max(sizes, default=None)
+
+
+def _free_bytes(device: Any) -> int:
+    torch = import_torch()
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return 1 << 30
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), 1 << 30)
+
+
+def copy_tensor(tensor: Any) -> Any:
+    """Return a tensor of the same values, shape, strides and alignment in memory of its own.
+
+    Raises:
+        NotRepeatableError: it is not a plain strided tensor.
+    """
+    torch = import_torch()
+    plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    if not plain or tensor.layout is not torch.strided or tensor.is_quantized:
+        raise NotRepeatableError(
+            f"an argument is a {type(tensor).__name__} of layout {tensor.layout}, which is not copied"
+        )
+    flags = (tensor.is_conj(), tensor.is_neg())
+    source = tensor.detach()
+    if any(flags):
+        raise NotRepeatableError("an argument is a lazy conjugate or negative, which is not copied")
+    if tensor.numel() == 0:
+        return source.clone().requires_grad_(tensor.requires_grad)
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    shift = tensor.data_ptr() % _ALIGNMENT // max(tensor.element_size(), 1)
+    memory = torch.empty(extent + shift, dtype=tensor.dtype, device=tensor.device)
+    memory[shift:].copy_(source.as_strided((extent,), (1,)))
+    made = memory.as_strided(tensor.shape, tensor.stride(), shift)
+    return made.requires_grad_(True) if tensor.requires_grad else made
+
+
+def _key(tensor: Any) -> tuple[Any, ...]:
+    return tensor.data_ptr(), tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device
+
+
+def copy_call(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return copies of a call's arguments; a tensor that is given twice is copied once.
+
+    Raises:
+        NotRepeatableError: a tensor cannot be copied.
+    """
+    torch = import_torch()
+    known: dict[tuple[Any, ...], Any] = {}
+
+    def one(tensor: Any) -> Any:
+        plain = tensor.layout is torch.strided and type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        key = _key(tensor) if plain and tensor.numel() else None
+        if key is not None and key in known:
+            return known[key]
+        made = copy_tensor(tensor)
+        if key is not None:
+            known[key] = made
+        return made
+
+    pytree = torch.utils._pytree
+    copied_args, copied_kwargs = pytree.tree_map_only(torch.Tensor, one, (tuple(args), dict(kwargs)))
+    return copied_args, copied_kwargs
+
+
+def tensors_of(*values: Any) -> list[Any]:
+    """Return the tensors in nested arguments, each once."""
+    torch = import_torch()
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(values) if isinstance(leaf, torch.Tensor)]
+    return list({id(leaf): leaf for leaf in leaves}.values())
+
+
+def rotate(args: Sequence[Any], kwargs: Mapping[str, Any], *, copies: int | None = None) -> Rotation:
+    """Return copies of a call's arguments that take turns.
+
+    Args:
+        args: arguments.
+        kwargs: keyword arguments.
+        copies: how many sets (default: as many as drive one another out of the largest cache, within a quarter of the free
+            memory).
+
+    Raises:
+        NotRepeatableError: a tensor cannot be copied, or there is no room for one copy.
+    """
+    tensors = tensors_of(args, kwargs)
+    size = sum(t.numel() * t.element_size() for t in tensors)
+    if not size:
+        return Rotation(((tuple(args), dict(kwargs)),), 0, None, True)
+    device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
+    cache = cache_bytes(device)
+    room = int(_free_bytes(device) * _MEMORY_SHARE // size)
+    if room < 1:
+        raise NotRepeatableError(f"there is no room for a copy of {size} bytes of arguments")
+    wanted = _MAX_COPIES if cache is None else math.ceil(_TIMES_CACHE * cache / size) + 1
+    count = max(copies if copies is not None else min(wanted, room, _MAX_COPIES), 1)
+    calls = tuple(copy_call(args, kwargs) for _ in range(count))
+    # The set used next was used (count - 1) sets ago.
+    return Rotation(calls, size, cache, cache is not None and (count - 1) * size >= cache)

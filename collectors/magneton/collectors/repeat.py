@@ -1,0 +1,396 @@
+"""Running one torch operation many times so that a sensor can see it.
+
+``replay`` runs it alone, ``repeat_in_place`` where it stands in a program. Both give windows on CLOCK_MONOTONIC, the clock of ``power.parquet``; the energy of one call is made of them by the analysis:
+``E / calls`` inside a replay, ``(E_r - E_1) / (r - 1)`` from windows of the same program with the operation run r times and
+once. Arguments take turns with copies of theirs, so that no cache flatters the repetition.
+
+What does something else when it is done again is refused, never guessed: writing to what it was given, random numbers,
+communication. Operators say so themselves (schema, tags), but not all that do: one trial on copies compares every byte, and
+the state of the generators, before and after.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from magneton.collectors.copies import NotRepeatableError, copy_call, rotate, tensors_of
+from magneton.collectors.torch_profile import import_torch
+from magneton.schemas.errors import UsageError
+
+__all__ = [
+    "NotRepeatableError",
+    "RepeatWindow",
+    "Repetition",
+    "Replay",
+    "check_repeatable",
+    "repeat_in_place",
+    "replay",
+]
+
+_COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem"})
+_TIMING_CALLS = 8
+_MAX_CALLS = 10_000_000
+
+
+@dataclass(frozen=True)
+class RepeatWindow:
+    """A stretch of time with nothing else on the device: start and end (CLOCK_MONOTONIC, ns), and what ran in it.
+
+    Attributes:
+        start_ns: when it began, the device idle.
+        end_ns: when the device had finished.
+        calls: iterations of the program, or calls of the operation in a replay.
+        times: how often the operation ran in each iteration.
+    """
+
+    start_ns: int
+    end_ns: int
+    calls: int
+    times: int = 1
+
+    @property
+    def duration_s(self) -> float:
+        """Length, s."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+@dataclass
+class Replay:
+    """An operation replayed alone.
+
+    Attributes:
+        operator: its name.
+        windows: one per round.
+        copies: sets of arguments that took turns.
+        bytes_each: bytes of the tensors of one.
+        cold: each call found its arguments driven out of the cache; without it caches flatter the result.
+    """
+
+    operator: str
+    windows: list[RepeatWindow] = field(default_factory=list)
+    copies: int = 1
+    bytes_each: int = 0
+    cold: bool = False
+
+
+@dataclass
+class Repetition:
+    """An operation repeated where it stands in a program.
+
+    Attributes:
+        windows: ``times`` of each is r or 1, in the order r 1 1 r r 1 ...
+        repeated: name of each operation that was repeated, with how many calls of it there are in one iteration.
+        refused: why operations that were selected were not repeated.
+        cold: as in ``Replay``.
+    """
+
+    windows: list[RepeatWindow] = field(default_factory=list)
+    repeated: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    cold: bool = True
+
+
+def operator_name(function: Any) -> str:
+    """Return the name of an operator or a Python function."""
+    schema = getattr(function, "_schema", None)
+    return str(schema.name) if schema is not None else str(getattr(function, "__name__", type(function).__name__))
+
+
+def declared_effect(operator: Any) -> str | None:
+    """Return the side effect that an operator's schema and tags declare, or NULL."""
+    torch = import_torch()
+    schema = getattr(operator, "_schema", None)
+    if schema is None:
+        return None
+    if schema.name.split("::")[0] in _COMMUNICATION:
+        return "communicates with other processes"
+    if schema.is_mutable:
+        return "writes to its arguments"
+    if torch.Tag.nondeterministic_seeded in operator.tags:
+        return "draws random numbers"
+    return None
+
+
+def _generators() -> list[Any]:
+    torch = import_torch()
+    states = [torch.get_rng_state()]
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        states += torch.cuda.get_rng_state_all()
+    return states
+
+
+def _set_generators(states: Sequence[Any]) -> None:
+    torch = import_torch()
+    torch.set_rng_state(states[0])
+    if len(states) > 1:
+        torch.cuda.set_rng_state_all(list(states[1:]))
+
+
+def _bytes(tensor: Any) -> Any:
+    """Return a tensor's elements as bytes: NaN equals itself, and +0 is not -0."""
+    torch = import_torch()
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+
+
+def _same(one: Any, other: Any) -> bool:
+    torch = import_torch()
+    return bool(one.numel() == 0 or torch.equal(_bytes(one), _bytes(other)))
+
+
+def check_repeatable(function: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
+    """Run a call once on copies of its arguments and refuse it if it has side effects.
+
+    Args:
+        function: an operator (``torch.ops.aten.mm.default``) or any callable made of operators.
+        args: its arguments; they are not touched.
+        kwargs: its keyword arguments.
+
+    Raises:
+        NotRepeatableError: it writes to what it did not make, draws random numbers or communicates, or an argument cannot
+            be copied.
+    """
+    name, torch = operator_name(function), import_torch()
+    effect = declared_effect(function)
+    if effect is not None:
+        raise NotRepeatableError(f"{name} {effect}")
+    call_args, call_kwargs = copy_call(args, kwargs or {})
+    given = tensors_of(call_args, call_kwargs)
+    before = [t.detach().clone() for t in given]
+    generators = _generators()
+    try:
+        with _effects_mode()():
+            function(*call_args, **call_kwargs)
+        if not all(torch.equal(a, b) for a, b in zip(generators, _generators(), strict=True)):
+            raise NotRepeatableError(f"{name} draws random numbers")
+        if not all(_same(a, b) for a, b in zip(before, given, strict=True)):
+            raise NotRepeatableError(f"{name} writes to its arguments without saying so")
+    finally:
+        _set_generators(generators)
+
+
+def _effects_mode() -> Any:
+    """Return the class of a dispatch mode that refuses side effects on anything that was not made while it is on."""
+    torch = import_torch()
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class Effects(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here
+        def __init__(self) -> None:
+            super().__init__()
+            # Kept alive, so that no address is used twice.
+            self._made: dict[int, Any] = {}
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            kwargs = dict(kwargs or {})
+            effect = declared_effect(func)
+            if effect is not None and not (func._schema.is_mutable and self._inside(func, args, kwargs)):
+                # Before it happens: the trial leaves nothing behind.
+                raise NotRepeatableError(f"{func._schema.name} {effect}")
+            given = {_storage(t) for t in tensors_of(args, kwargs)}
+            result = func(*args, **kwargs)
+            for tensor in tensors_of(result):
+                storage = _storage(tensor)
+                if storage is not None and storage not in given:
+                    self._made[storage] = tensor.untyped_storage()
+            return result
+
+        def _inside(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+            """Whether everything it writes to was made here."""
+            written = []
+            for position, argument in enumerate(func._schema.arguments):
+                if argument.alias_info is not None and argument.alias_info.is_write:
+                    value = args[position] if position < len(args) else kwargs.get(argument.name)
+                    written += tensors_of(value)
+            return all(_storage(t) in self._made for t in written)
+
+    return Effects
+
+
+def _storage(tensor: Any) -> int | None:
+    torch = import_torch()
+    return int(tensor.untyped_storage()._cdata) if tensor.layout is torch.strided else None
+
+
+def _synchronize(device: Any) -> None:
+    torch = import_torch()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _device_of(*values: Any) -> Any:
+    torch = import_torch()
+    found = [t.device for t in tensors_of(*values)]
+    default = torch.device("cuda") if torch.cuda.is_available() and torch.cuda.is_initialized() else torch.device("cpu")
+    return next((d for d in found if d.type != "cpu"), found[0] if found else default)
+
+
+def replay(
+    function: Any,
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    seconds: float,
+    rounds: int = 1,
+    copies: int | None = None,
+    check: bool = True,
+) -> Replay:
+    """Run one call again and again, alone, for a number of seconds.
+
+    The sensor's reading lags and averages: use windows that lie inside, and at least its averaging window plus three update
+    periods. Outputs take turns too, so that what is written is not always the same memory.
+
+    Args:
+        function: an operator or any callable without side effects.
+        args: its arguments; they are copied, never touched.
+        kwargs: its keyword arguments.
+        seconds: length of a window; it holds at least one call.
+        rounds: number of windows.
+        copies: sets of arguments that take turns (default: so many that none is still in a cache).
+        check: refuse side effects first; see ``check_repeatable``.
+
+    Raises:
+        NotRepeatableError: the call has side effects, or its arguments cannot be copied.
+        UsageError: a time or number that is not above 0.
+    """
+    if not seconds > 0 or rounds < 1:
+        raise UsageError(f"cannot replay {rounds} times for {seconds} s", remedy="give both above 0")
+    if check:
+        check_repeatable(function, args, kwargs)
+    torch = import_torch()
+    turns = rotate(args, kwargs or {}, copies=copies)
+    device = _device_of(args, kwargs)
+    done = Replay(operator_name(function), [], len(turns.calls), turns.bytes_each, turns.cold)
+    outputs: deque[Any] = deque(maxlen=len(turns.calls))
+
+    def run(calls: int) -> RepeatWindow:
+        sets, count = turns.calls, len(turns.calls)
+        _synchronize(device)
+        start = time.monotonic_ns()
+        for i in range(calls):
+            call_args, call_kwargs = sets[i % count]
+            outputs.append(function(*call_args, **call_kwargs))
+        _synchronize(device)
+        return RepeatWindow(start, time.monotonic_ns(), calls)
+
+    with torch.no_grad():
+        run(1)
+        timed = run(_TIMING_CALLS)
+        calls = min(max(math.ceil(seconds * _TIMING_CALLS / max(timed.duration_s, 1e-9)), 1), _MAX_CALLS)
+        for _ in range(rounds):
+            done.windows.append(run(calls))
+    return done
+
+
+def repeat_in_place(
+    step: Callable[[], Any],
+    select: Callable[[str, int], bool],
+    *,
+    times: int,
+    iterations: int,
+    rounds: int = 2,
+    device: Any = None,
+    copies: int | None = None,
+) -> Repetition:
+    """Run a program's iteration with selected operations run r times each, and with all run once, in turns (r 1 1 r ...).
+
+    The program computes what it always computes: the result of the first call is used, the others are thrown away.
+
+    Args:
+        step: runs one iteration.
+        select: says of an operator's name (``aten::mm``) and its position among all that one iteration dispatches, from 0,
+            whether it is repeated.
+        times: r, at least 2.
+        iterations: iterations in one window.
+        rounds: pairs of windows.
+        device: device to wait for (default: the GPU if one is in use).
+        copies: sets of arguments that take turns (default: so many that none is still in a cache).
+
+    Raises:
+        NotRepeatableError: nothing that was selected can be repeated; why, for the first.
+        UsageError: fewer than two times, or a number that is not above 0.
+    """
+    if times < 2 or iterations < 1 or rounds < 1:
+        raise UsageError(f"cannot repeat {times} times over {iterations} iterations", remedy="repeat at least twice")
+    torch = import_torch()
+    where = _device_of() if device is None else torch.device(device)
+    done = Repetition()
+    mode = _repeat_mode()(select, copies, done)
+
+    def run(often: int, count: int) -> RepeatWindow:
+        mode.times = often
+        _synchronize(where)
+        start = time.monotonic_ns()
+        for _ in range(count):
+            mode.position = 0
+            with mode:
+                step()
+        _synchronize(where)
+        return RepeatWindow(start, time.monotonic_ns(), count, often)
+
+    # The first iteration checks and copies; it is not measured.
+    run(times, 1)
+    if not done.repeated:
+        first = next(iter(done.refused.items()), None)
+        raise NotRepeatableError(first[1] if first else "nothing was selected")
+    run(1, 1)
+    for i in range(rounds):
+        pair = (times, 1) if i % 2 == 0 else (1, times)
+        done.windows += [run(often, iterations) for often in pair]
+    return done
+
+
+def _repeat_mode() -> Any:
+    """Return the class of the dispatch mode that repeats."""
+    torch = import_torch()
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    class InPlace(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here
+        def __init__(self, select: Callable[[str, int], bool], copies: int | None, done: Repetition) -> None:
+            super().__init__()
+            self.times, self.position = 1, 0
+            self._select, self._copies, self._done = select, copies, done
+            # Position -> the operator there and its sets of arguments; NULL: not repeated.
+            self._chosen: dict[int, tuple[Any, Any, deque[Any]] | None] = {}
+            self._turn = 0
+
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+        ) -> Any:
+            kwargs = dict(kwargs or {})
+            position = self.position
+            self.position += 1
+            if position not in self._chosen:
+                self._chosen[position] = self._choose(func, position, args, kwargs)
+            chosen = self._chosen[position]
+            result = func(*args, **kwargs)
+            if chosen is None or chosen[0] is not func:
+                return result
+            _, turns, outputs = chosen
+            with torch.no_grad():
+                for _ in range(self.times - 1):
+                    self._turn += 1
+                    call_args, call_kwargs = turns.calls[self._turn % len(turns.calls)]
+                    outputs.append(func(*call_args, **call_kwargs))
+            return result
+
+        def _choose(self, func: Any, position: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+            name = operator_name(func)
+            if not self._select(name, position):
+                return None
+            try:
+                check_repeatable(func, args, kwargs)
+                turns = rotate(args, kwargs, copies=self._copies)
+            except NotRepeatableError as error:
+                self._done.refused[f"{name} at {position}"] = str(error)
+                return None
+            self._done.repeated[name] = self._done.repeated.get(name, 0) + 1
+            self._done.cold = self._done.cold and turns.cold
+            return func, turns, deque(maxlen=len(turns.calls))
+
+    return InPlace
