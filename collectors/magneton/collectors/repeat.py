@@ -175,7 +175,7 @@ def check_repeatable(function: Any, args: Sequence[Any] = (), kwargs: Mapping[st
 
 def _effects_mode() -> Any:
     """Return the class of a dispatch mode that refuses side effects on anything that was not made while it is on."""
-    torch = import_torch()
+    import_torch()
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class Effects(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here
