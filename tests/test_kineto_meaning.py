@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.made_traces import document, kernel, op, run_of
 from tests.normalized import Normalizer
-from tests.test_kineto_kinds import document, kernel, op, run_of
 
 from magneton.schemas.errors import InputFormatError
 from magneton.transforms.frame_names import Place, module_class, module_instance, place

@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -82,9 +82,18 @@ class _Reader:
         self._suspects: list[tuple[Cleaned, int, str]] = []
 
     def run(self) -> None:
+        blocks = self._source.blocks()
+        try:
+            self._read(blocks)
+        finally:
+            # Ends the thread that decompresses ahead, also when the file is refused.
+            if isinstance(blocks, Generator):
+                blocks.close()
+
+    def _read(self, blocks: Iterator[bytes]) -> None:
         path, stage = self._source.path, self._stage
         array: EventArray[Any] = EventArray(
-            self._source.blocks(), self._decode, path=path, allow_truncated=self._limits.allow_truncated
+            blocks, self._decode, path=path, allow_truncated=self._limits.allow_truncated
         )
         position = 0
         for piece in array:
