@@ -169,7 +169,12 @@ ANNOTATIONS = event_table(
     *_THREAD,
     Column("annotation_id", INT, "identity within the run"),
     Column("category", STRING, "category as written, e.g. `user_annotation`"),
-    Column("kind", STRING, "`slice`, `instant` or `async`"),
+    Column(
+        "kind",
+        STRING,
+        "`slice`, `instant`, `async`, `async_instant` (a mark within an async span), `object`, `sample` or `mark` (other "
+        "phases of the trace format)",
+    ),
     Column("parent_id", INT, "enclosing annotation on the same thread"),
     Column("step_id", INT, "step it belongs to: row of `steps`"),
     Column("external_id", INT, "kineto `External id`"),
