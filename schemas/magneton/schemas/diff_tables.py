@@ -44,6 +44,11 @@ REGIONS = Table(
         Column(
             "coarse", BOOL, "more than 10 % of device time with several operators on both sides: not counted as aligned"
         ),
+        Column(
+            "missing_records",
+            STRING,
+            "sides (`a`, `b`) that launched work here whose device records are not in the recording: their time is a lower bound",
+        ),
     ),
 )
 

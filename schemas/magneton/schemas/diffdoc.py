@@ -97,7 +97,11 @@ class Coverage(msgspec.Struct):
 
 
 class Group(msgspec.Struct):
-    """Regions that consist of the same operators in the same kind of module, summed (the layers of a model)."""
+    """Regions that consist of the same operators in the same kind of module, summed (the layers of a model).
+
+    ``missing_records`` are the sides (``a``, ``b``) that launched work in them whose device records are not in the
+    recording: the time of that side is a lower bound.
+    """
 
     group_id: int
     kind: str
@@ -116,6 +120,7 @@ class Group(msgspec.Struct):
     score: float | None
     coarse: bool
     region_ids: list[int]
+    missing_records: str | None = None
 
 
 class RollupRow(msgspec.Struct):
@@ -161,6 +166,7 @@ class Region(msgspec.Struct):
     evidence: str | None
     score: float | None
     coarse: bool
+    missing_records: str | None = None
 
 
 class Finding(msgspec.Struct):

@@ -83,7 +83,10 @@ VIEW_OPS = frozenset(
 
 @dataclass(slots=True)
 class Work:
-    """Device work of one operator call in one step. Times in ns, sizes in bytes."""
+    """Device work of one operator call in one step. Times in ns, sizes in bytes.
+
+    ``n_lost`` launches of kernels left no record of their time: with them, the times are lower bounds.
+    """
 
     kernel_ns: float = 0.0
     share_ns: float = 0.0
@@ -92,6 +95,7 @@ class Work:
     n_kernels: float = 0.0
     n_transfers: float = 0.0
     n_calls: float = 0.0
+    n_lost: float = 0.0
     class_ns: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Work) -> None:
@@ -103,6 +107,7 @@ class Work:
         self.n_kernels += other.n_kernels
         self.n_transfers += other.n_transfers
         self.n_calls += other.n_calls
+        self.n_lost += other.n_lost
         for name, value in other.class_ns.items():
             self.class_ns[name] = self.class_ns.get(name, 0.0) + value
 
@@ -116,6 +121,7 @@ class Work:
             self.n_kernels / by,
             self.n_transfers / by,
             self.n_calls / by,
+            self.n_lost / by,
             {name: value / by for name, value in self.class_ns.items()},
         )
 
@@ -123,6 +129,11 @@ class Work:
     def device_ns(self) -> float:
         """Kernels and transfers together."""
         return self.kernel_ns + self.transfer_ns
+
+    @property
+    def known_kernel_ns(self) -> float | None:
+        """Kernel time; NULL where all that is known of the kernels is that they were launched."""
+        return None if self.n_lost and not self.kernel_ns else self.kernel_ns
 
 
 @dataclass(slots=True, eq=False)

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from magneton.analysis.align.lost import Lost, lost_launches
 from magneton.analysis.align.tree import VIEW_OPS, Node, Shape, Work, stable_name
 from magneton.analysis.recording import Recording
 
@@ -66,7 +67,7 @@ class Side:
     steps: list[Step]
     inventory: Inventory
     outside_steps_ns: float = 0.0
-    warnings: list[str] = field(default_factory=list)
+    lost: Lost = field(default_factory=Lost)
 
 
 def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
@@ -270,8 +271,10 @@ def load_side(recording: Recording, rank: int) -> Side:
     builder = _Builder(recording, rank)
     inventory = Inventory()
     overhead_ns: dict[int | None, float] = {}
+    lost = lost_launches(recording, rank)
     if on_device:
         _insert_kernels(builder, recording, kernels, inventory, bool(step_rows))
+        _insert_lost(builder, lost, bool(step_rows))
     else:
         _insert_host_work(builder, inventory, bool(step_rows), overhead_ns)
     outside = builder.roots.pop(None, None) if step_rows and len(builder.roots) > 1 else None
@@ -283,7 +286,7 @@ def load_side(recording: Recording, rank: int) -> Side:
         step.host_ns = float(step.row["dur_ns"]) if step.row and step.row["dur_ns"] is not None else None
     steps.sort(key=lambda s: s.row["ts_ns"] if s.row else 0)
     left = sum(n.work.device_ns for n in outside.leaves() if n.work) if outside else 0.0
-    return Side(recording, rank, on_device, steps, inventory, outside_steps_ns=left)
+    return Side(recording, rank, on_device, steps, inventory, outside_steps_ns=left, lost=lost)
 
 
 def _insert_kernels(
@@ -341,13 +344,29 @@ def _insert_kernels(
         node.work.add(work)
 
 
+def _insert_lost(builder: _Builder, lost: Lost, has_steps: bool) -> None:
+    """Give launches without a kernel their place, with work of unknown time."""
+    for row in lost.rows:
+        scope = (row["step_id"] if has_steps else None, None)
+        order = (row["ts_ns"], row["ts_ns"])
+        if row["op_id"] in builder.ops:
+            node = builder.node_for_op(scope, row["op_id"], order)
+        else:
+            path = builder.module_path(row["module_id"])
+            node = builder.node_for_launch(scope, row["launch_id"], row["name"], row["module_call"], path, order)
+        if node.work is None:
+            node.work = Work(n_calls=1)
+        node.work.n_lost += 1
+
+
 def _device_work(row: dict[str, Any], share_ns: float) -> Work:
     """Return the work of one device activity."""
     duration = float(row["dur_ns"] or 0)
     if row["category"] != "kernel":
         return Work(share_ns=share_ns, transfer_ns=duration, transfer_bytes=float(row["bytes"] or 0), n_transfers=1)
     kernel_class = row["kernel_class"] or "other"
-    return Work(kernel_ns=duration, share_ns=share_ns, n_kernels=1, class_ns={kernel_class: duration})
+    n_lost = float(row["dur_ns"] is None)
+    return Work(kernel_ns=duration, share_ns=share_ns, n_kernels=1, n_lost=n_lost, class_ns={kernel_class: duration})
 
 
 def _inside(node: Node, layer: int | None, order: tuple[int, int], kernel: str) -> Node:

@@ -1,12 +1,15 @@
 """What may be said about a difference from the recordings at hand.
 
 A verdict needs repeated runs and energy with an interval; one recording per side never gives more than
-``inconclusive`` (run-to-run variation is unknown), and different devices give ``not comparable``.
+``inconclusive`` (run-to-run variation is unknown); different devices, and a side that looks cheaper where its device
+records are missing, give ``not comparable``.
 """
 
 from __future__ import annotations
 
 from magneton.schemas.diffdoc import Finding, Group
+
+_UNREPEATED = "one recording per side: the variation between runs is unknown; no energy was compared"
 
 
 def find(
@@ -38,18 +41,24 @@ def find(
         ):
             found.append((abs(delta), group, delta))
     found.sort(key=lambda item: (-item[0], item[1].group_id))
-    unrepeated = "one recording per side: the variation between runs is unknown; no energy was measured"
-    verdict, reason = ("not comparable", obstacle) if obstacle else ("inconclusive", unrepeated)
     return [
         Finding(
             finding_id=number,
             group_id=group.group_id,
-            verdict=verdict,
+            verdict="inconclusive" if (why := obstacle or _missing(group, delta)) is None else "not comparable",
             costly_side="b" if delta > 0 else "a",
             delta_ns=delta,
             delta_percent=group.kernel_ns.delta_percent,
             share_percent=100.0 * size / total,
-            reason=reason,
+            reason=why or _UNREPEATED,
         )
         for number, (size, group, delta) in enumerate(found)
     ]
+
+
+def _missing(group: Group, delta: float) -> str | None:
+    """Return why the side that looks cheaper is not known to be, if device records of its work are missing."""
+    cheaper = "a" if delta > 0 else "b"
+    if cheaper not in (group.missing_records or "").split():
+        return None
+    return f"side {cheaper.upper()} launched this work too, but device records of it are missing: no saving"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from magneton.analysis.align.matcher import Correspondence
@@ -18,7 +19,10 @@ _INSTANCE = re.compile(r"_\d+(?=/|$)")
 
 @dataclass(slots=True)
 class RawRegion:
-    """A correspondence with its summed work per side; ``work_a`` is None where side A has nothing."""
+    """A correspondence with its summed work per side; ``work_a`` is None where side A has nothing.
+
+    ``missing`` are the sides (``a``, ``b``) that launched work here whose device records are not in the recording.
+    """
 
     stratum: str
     a: list[Node]
@@ -28,6 +32,7 @@ class RawRegion:
     score: float | None
     evidence: tuple[str, ...]
     coarse: bool = False
+    missing: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
@@ -167,8 +172,8 @@ def _region(
         n_ops_b=b.n_calls if b else None,
         n_kernels_a=a.n_kernels if a else None,
         n_kernels_b=b.n_kernels if b else None,
-        kernel_ns_a=a.kernel_ns if a else None,
-        kernel_ns_b=b.kernel_ns if b else None,
+        kernel_ns_a=a.known_kernel_ns if a else None,
+        kernel_ns_b=b.known_kernel_ns if b else None,
         share_ns_a=a.share_ns if a else None,
         share_ns_b=b.share_ns if b else None,
         transfer_ns_a=a.transfer_ns if a else None,
@@ -183,6 +188,7 @@ def _region(
         evidence=" ".join(raw.evidence) or None,
         score=raw.score,
         coarse=raw.coarse,
+        missing_records=_sides(raw.missing),
     )
 
 
@@ -201,7 +207,7 @@ def _group(index: int, ids: list[int], regions: list[RawRegion], docs: list[Regi
         ops_a=first.ops_a,
         ops_b=first.ops_b,
         n_regions=len(ids),
-        kernel_ns=amount(a.kernel_ns if a else None, b.kernel_ns if b else None),
+        kernel_ns=amount(a.known_kernel_ns if a else None, b.known_kernel_ns if b else None),
         transfer_ns=amount(a.transfer_ns if a else None, b.transfer_ns if b else None),
         launches=amount(a.n_kernels + a.n_transfers if a else None, b.n_kernels + b.n_transfers if b else None),
         kernel_class_a=top_class(a),
@@ -209,8 +215,13 @@ def _group(index: int, ids: list[int], regions: list[RawRegion], docs: list[Regi
         evidence=sorted(evidence),
         score=min(scores) if scores else None,
         coarse=any(regions[i].coarse for i in ids),
+        missing_records=_sides({side for i in ids for side in regions[i].missing}),
         region_ids=ids,
     )
+
+
+def _sides(sides: Iterable[str]) -> str | None:
+    return " ".join(sorted(sides)) or None
 
 
 def _sum(works: list[Work | None]) -> Work | None:

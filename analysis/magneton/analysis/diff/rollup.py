@@ -9,8 +9,8 @@ from magneton.analysis.align.tree import Work
 from magneton.analysis.diff.regions import RawRegion, amount, class_path
 from magneton.schemas.diffdoc import RollupRow
 
-_QUANTITIES: dict[str, Callable[[Work], float]] = {
-    "kernel_ns": lambda work: work.kernel_ns,
+_QUANTITIES: dict[str, Callable[[Work], float | None]] = {
+    "kernel_ns": lambda work: work.known_kernel_ns,
     "transfer_ns": lambda work: work.transfer_ns,
     "calls": lambda work: work.n_calls,
     "launches": lambda work: work.n_kernels + work.n_transfers,

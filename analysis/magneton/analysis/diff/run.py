@@ -19,6 +19,7 @@ from magneton.analysis.align.tree import Interner, Node, Work
 from magneton.analysis.align.work import Side, load_side
 from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values
 from magneton.analysis.diff.findings import find
+from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing, mark_missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, build, region_docs
 from magneton.analysis.diff.rollup import rollups
 from magneton.analysis.recording import Recording
@@ -104,6 +105,8 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     kernel_a = sum(_kernel_ns(part.a.tree) for part in aligned)
     kernel_b = sum(_kernel_ns(part.b.tree) for part in aligned)
     regions = [r for part in aligned for r in build(part.found, part.name, kernel_a, kernel_b)]
+    missing = _missing(choice, side_a, side_b, notes)
+    mark_missing(regions)
     docs, groups = region_docs(regions)
     _note_variation(aligned, notes)
     same = _same_devices(side_a, side_b)
@@ -140,15 +143,38 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
             threshold_percent=settings.threshold_percent,
             min_share_percent=settings.min_share_percent,
             same_run=a.manifest.run_id == b.manifest.run_id,
-            obstacle=_obstacle(same, aligned_share),
+            obstacle=_obstacle(same, aligned_share, missing),
         ),
         regions=docs,
     )
     return DiffResult(document, _tables(document, regions, a.manifest.run_id, b.manifest.run_id))
 
 
-def _obstacle(same_devices: bool | None, aligned_share: float) -> str | None:
+def _missing(choice: Choice, a: Side, b: Side, notes: list[Note]) -> tuple[Missing | None, Missing | None]:
+    """Find launches of the compared steps whose device records are missing, and say so."""
+    for letter, side in (("A", a), ("B", b)):
+        empty = [step.name for step in side.steps if not step.tree.device_ns]
+        if empty:
+            text = f"side {letter}: of {', '.join(empty)} there is no device record at all: left out"
+            notes.append(Note("steps_without_records", text))
+    both = (
+        find_missing(a, [step for stratum in choice.strata for step in stratum.a]),
+        find_missing(b, [step for stratum in choice.strata for step in stratum.b]),
+    )
+    for letter, missing in zip("AB", both, strict=True):
+        if missing is not None:
+            text = f"side {letter}: {missing.describe()}: missing data, not savings; its totals are lower bounds"
+            notes.append(Note("gpu_records_missing", text))
+    return both
+
+
+def _obstacle(
+    same_devices: bool | None, aligned_share: float, missing: tuple[Missing | None, Missing | None]
+) -> str | None:
     """Return why a difference says nothing about the software, if something does."""
+    for letter, lost in zip("AB", missing, strict=True):
+        if lost is not None and lost.share > MAX_LOST:
+            return f"side {letter} has no device record of {100 * lost.share:.0f} % of its kernel launches"
     if aligned_share < MIN_COVERAGE:
         return LOW_COVERAGE
     return "the devices differ, so the difference is not of the software alone" if same_devices is False else None

@@ -148,13 +148,13 @@ def _groups(document: DiffDocument, top: int) -> Block:
     rows = [
         [
             _where(group),
-            group.ops_a or "(nothing)",
-            group.ops_b or "(nothing)",
+            group.ops_a or _nothing(group, "a"),
+            group.ops_b or _nothing(group, "b"),
             str(group.n_regions),
             duration(_both(group.kernel_ns.a, group.transfer_ns.a)),
             duration(_both(group.kernel_ns.b, group.transfer_ns.b)),
             duration((group.kernel_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
-            " ".join(group.evidence) + (" coarse" if group.coarse else "") if group.evidence else "-",
+            " ".join(_remarks(group)) or "-",
         ]
         for group in shown
     ]
@@ -169,8 +169,17 @@ def _groups(document: DiffDocument, top: int) -> Block:
     )
 
 
+def _remarks(group: Group) -> list[str]:
+    missing = [f"records missing in {group.missing_records.upper()}"] if group.missing_records else []
+    return [*group.evidence, *(["coarse"] if group.coarse else []), *missing]
+
+
+def _nothing(group: Group, side: str) -> str:
+    return "(no records)" if side in (group.missing_records or "").split() else "(nothing)"
+
+
 def _both(kernel: float | None, transfer: float | None) -> float | None:
-    return None if kernel is None and transfer is None else (kernel or 0.0) + (transfer or 0.0)
+    return None if kernel is None and not transfer else (kernel or 0.0) + (transfer or 0.0)
 
 
 def _where(group: Group) -> str:

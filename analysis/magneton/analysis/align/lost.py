@@ -1,0 +1,62 @@
+"""Kernel launches whose kernel is not in the recording: work that was done and of whose time nothing is known.
+
+Profilers lose device records (full buffers, a window that closes early) without a word in the file. What is left of such
+work is its launch, and that keeps its place in the tree of work, so that it is neither taken for absent nor for free.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magneton.analysis.recording import Recording
+
+# Copies and memsets of nothing rightly leave no record.
+_TRANSFER = r"(?i)mem(cpy|set|fill|ory|buffer|image)|USM"
+_COLUMNS = (
+    "launch_id", "name", "ts_ns", "correlation", "op_id", "module_id", "module_call", "step_id", "rank",
+    "expects_device_activity",
+)  # fmt: skip
+
+
+@dataclass
+class Lost:
+    """Kernel launches of one rank.
+
+    Attributes:
+        rows: those without a kernel, rows of ``launches``.
+        n_launches: number of all by step (NULL: outside of steps).
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    n_launches: Counter[int | None] = field(default_factory=Counter)
+
+    def in_steps(self, steps: Iterable[int | None] | None) -> tuple[int, int]:
+        """Return the number of launches without a kernel and of all launches in some steps (None: in the capture)."""
+        if steps is None:
+            return len(self.rows), self.n_launches.total()
+        wanted = set(steps)
+        return sum(row["step_id"] in wanted for row in self.rows), sum(self.n_launches[step] for step in wanted)
+
+
+def lost_launches(recording: Recording, rank: int) -> Lost:
+    """Find the kernel launches of a rank that left no kernel."""
+    launches = _of_rank(recording.table("launches", _COLUMNS), rank)
+    expected = pc.and_(
+        pc.fill_null(launches.column("expects_device_activity"), False), pc.is_valid(launches.column("correlation"))
+    )
+    no_transfer = pc.invert(pc.match_substring_regex(pc.fill_null(launches.column("name"), ""), _TRANSFER))
+    launches = launches.filter(pc.and_(expected, no_transfer))
+    used = pc.unique(_of_rank(recording.table("kernels", ("launch_id", "rank")), rank).column("launch_id"))
+    lost = launches.filter(pc.invert(pc.is_in(launches.column("launch_id"), used)))
+    counts = pc.value_counts(launches.column("step_id")).to_pylist()
+    return Lost(lost.to_pylist(), Counter({row["values"]: row["counts"] for row in counts}))
+
+
+def _of_rank(table: pa.Table, rank: int) -> pa.Table:
+    return table.filter(pc.equal(pc.fill_null(table.column("rank"), 0), rank))
