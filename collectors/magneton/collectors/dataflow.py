@@ -10,7 +10,7 @@ known by its address only as long as a weak reference to it is held, which is as
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,15 +94,17 @@ class Storage:
     values: dict[Key | Geometry, Value] = field(default_factory=dict)
     writes: list[_Write] = field(default_factory=list)
 
-    def late(self, value: Value) -> list[_Write]:
-        """Return the writes since a value was defined that touch its elements, newest first."""
-        found = []
+    def is_late(self, value: Value) -> bool:
+        """Tell whether a value's elements were written to since it was defined."""
+        return next(self.late(value), None) is not None
+
+    def late(self, value: Value) -> Iterator[_Write]:
+        """Yield the writes since a value was defined that touch its elements, newest first."""
         for write in reversed(self.writes):
             if write.version <= value.version:
-                break
+                return
             if overlap(write.geometry, value.geometry):
-                found.append(write)
-        return found
+                yield write
 
 
 # Called with the values read and the value defined, to record an ``_assemble``.
@@ -162,50 +164,68 @@ class Dataflow:
 
     def read(self, tensor: Any) -> Value:
         """Return the value a tensor shows now; values that were not seen or have changed are defined."""
+        sources, value = self.show(tensor)
+        if sources:
+            self._assemble(sources, value)
+        return value
+
+    def show(self, tensor: Any) -> tuple[list[Value], Value]:
+        """Return the value a tensor shows now, and the values it is put together from where it had to be defined."""
         storage = self.storage(tensor)
         key, geometry = self._place(tensor)
         value = storage.values.get(key)
-        if value is None:
-            sources = self._sources(storage, geometry)
-            if not sources:
-                return self._root(storage, key, geometry, tensor)
-            return self._assembled(storage, key, geometry, tensor, sources)
-        late = storage.late(value)
-        if late:
-            sources = []
-            seen: list[Geometry] = []
-            for write in late:
-                if covered(geometry, seen):
-                    break
-                sources.append(write.value)
-                seen.append(write.geometry)
-            if not covered(geometry, seen):
-                sources.append(value)
-            return self._assembled(storage, key, geometry, tensor, sources)
-        self._look(value, tensor)
-        return value
+        if value is not None and not storage.is_late(value):
+            self._look(value, tensor)
+            return [], value
+        sources = self._sources(storage, geometry) if value is None else self._since(storage, value)
+        if not sources:
+            return [], self._root(storage, key, geometry, tensor)
+        return sources, self._assembled(storage, key, geometry, tensor, sources)
 
     def peek(self, tensor: Any) -> Value | None:
         """Return the value a tensor shows now, without recording anything; None where it is not known."""
         storage = self.storage(tensor)
         value = storage.values.get(self._place(tensor)[0])
-        return None if value is None or storage.late(value) else value
+        return None if value is None or storage.is_late(value) else value
 
-    def _sources(self, storage: Storage, geometry: Geometry) -> list[Value]:
-        """Return the values that elements which were never looked at come from: few, and together all that is known."""
-        touched = [v for v in storage.values.values() if overlap(v.geometry, geometry)]
-        current = [v for v in touched if not storage.late(v)]
-        whole = [v for v in current if covered(geometry, [v.geometry])]
-        if whole:
-            return [min(whole, key=lambda v: (v.geometry.stop - v.geometry.start, v.number))]
-        # Large before small; what was partly overwritten since supplies what is still missing.
-        current.sort(key=lambda v: (v.geometry.start - v.geometry.stop, v.number))
-        stale = sorted((v for v in touched if storage.late(v)), key=lambda v: (-v.version, v.number))
+    def stale(self, tensor: Any) -> bool:
+        """Tell whether to read a tensor would mean to assemble its value first."""
+        return bool(self.storage(tensor).values) and self.peek(tensor) is None
+
+    @staticmethod
+    def _since(storage: Storage, value: Value) -> list[Value]:
+        """Return what a value's elements are after later writes: the writes' values, and the value where they leave any."""
+        sources: list[Value] = []
+        seen: list[Geometry] = []
+        for write in storage.late(value):
+            sources.append(write.value)
+            seen.append(write.geometry)
+            if covered(value.geometry, seen):
+                return sources
+        return [*sources, value]
+
+    @staticmethod
+    def _sources(storage: Storage, geometry: Geometry) -> list[Value]:
+        """Return the values that elements which were never looked at come from, newest first: few, and all there is."""
+        newest = sorted(storage.values.values(), key=lambda v: -v.number)
+        for value in newest:
+            whole = geometry.start < 0 or (
+                value.geometry.start <= geometry.start
+                and value.geometry.stop >= geometry.stop
+                and covered(geometry, [value.geometry])
+            )
+            if whole and not storage.is_late(value):
+                return [value]
         chosen: list[Value] = []
-        for value in current + stale:
-            outers = [v.geometry for v in chosen]
-            if not outers or not (covered(value.geometry, outers) or covered(geometry, outers)):
-                chosen.append(value)
+        outers: list[Geometry] = []
+        # What was partly overwritten since supplies what is still missing.
+        for late in (False, True):
+            for value in newest:
+                if overlap(value.geometry, geometry) and storage.is_late(value) == late:
+                    chosen.append(value)
+                    outers.append(value.geometry)
+                    if covered(geometry, outers):
+                        return chosen
         return chosen
 
     def _root(self, storage: Storage, key: Key | Geometry, geometry: Geometry, tensor: Any) -> Value:
@@ -223,7 +243,6 @@ class Dataflow:
         if any(v.fingerprint.why == UNINITIALIZED for v in sources):
             value.fingerprint.why = UNINITIALIZED
         self._look(value, tensor)
-        self._assemble(sources, value)
         return value
 
     # -- defining
@@ -275,7 +294,7 @@ class Dataflow:
             return self.read(tensor), True
         key, geometry = self._place(tensor)
         value = storage.values.get(key)
-        if value is not None and not storage.late(value):
+        if value is not None and not storage.is_late(value):
             self._look(value, tensor)
             return value, shares
         value = self._define(storage, key, geometry, tensor, constant, precision)

@@ -162,18 +162,20 @@ class ValueRecorder:
             return function(*args, **kwargs)
         if operator.composite:
             # In inference mode composite operators arrive whole: take them apart, as autograd does elsewhere.
+            # The kernel itself is called: what Python registers for tracing may do other things (dropout copies).
             with self._mode:
-                result = function.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+                return function._op_dk(torch._C.DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         values = operator.bound(args, kwargs) if operator.arguments else [*args, *kwargs.values()]
         writes = operator.writes(values) if operator.arguments else [False] * len(values)
         with self._lock:
             call = self._begin(operator, values)
-            inputs = self._inputs(operator, values, writes, call)
+            inputs, deferred = self._inputs(operator, values, writes, call)
         result = function(*args, **kwargs)
         with self._lock:
-            self._outputs(operator, values, writes, inputs, result, call)
+            if deferred:
+                self._views(deferred, result, call)
+            else:
+                self._outputs(operator, values, writes, inputs, result, call)
         return result
 
     def _begin(self, operator: Operator, values: Sequence[Any]) -> Call:
@@ -210,16 +212,26 @@ class ValueRecorder:
 
     def _inputs(
         self, operator: Operator, values: Sequence[Any], writes: Sequence[bool], call: Call
-    ) -> list[tuple[Value, bool]]:
-        found = []
+    ) -> tuple[list[tuple[Value, bool]], list[tuple[int, int | None, Any]]]:
+        """Record what a call reads; return the values, and which are written to, and what a view leaves unread."""
+        found: list[tuple[Value, bool]] = []
+        deferred = []
         for position, (value, written) in enumerate(zip(values, writes, strict=True)):
             for element, tensor in tensors_in(value):
                 if written and operator.arguments and not operator.arguments[position].read:
+                    continue
+                if operator.view and self.dataflow.stale(tensor):
+                    deferred.append((position, element, tensor))
                     continue
                 read = self.dataflow.read(tensor)
                 found.append((read, written))
                 call.edges.append(Edge.of(tensor, read, output=False, position=position, element=element))
         # An assembled value is recorded before what reads it.
+        if not deferred:
+            self._number(call)
+        return found, deferred
+
+    def _number(self, call: Call) -> None:
         call.number = len(self.calls)
         self.calls.append(call)
         if (
@@ -228,7 +240,20 @@ class ValueRecorder:
             and self._forward.setdefault(call.sequence, call.number) != call.number
         ):
             call.sequence = None  # an operator without a gradient of its own, after the one the number belongs to
-        return found
+
+    def _views(self, deferred: Sequence[tuple[int, int | None, Any]], result: Any, call: Call) -> None:
+        """Record a view of memory that was written to meanwhile: it reads what it shows, not all of the memory."""
+        self._number(call)
+        at = deferred[0][0]
+        found: dict[int, Value] = {}
+        outputs = []
+        for position, tensor, element in _results(result):
+            sources, value = self.dataflow.show(tensor)
+            found.update({source.number: source for source in sources or [value]})
+            outputs.append(Edge.of(tensor, value, output=True, position=position, element=element))
+        call.edges += [Edge(False, at, element, value, value.dims) for element, value in enumerate(found.values())]
+        call.edges += outputs
+        call.flags += ["view", "move"] + ["constant"] * all(value.constant for value in found.values())
 
     def _outputs(
         self,

@@ -55,10 +55,10 @@ class Fingerprint:
             tensor: the view. Its content must be that of the value.
             constant: it derives from parameters alone: one flat order is enough, and no slices.
         """
-        if self.why is not None or len(self.sketches) >= MAX_SKETCHES or not self._new(tensor.shape, tensor.stride()):
+        if self.why is not None or len(self.sketches) >= MAX_SKETCHES:
             return
         self.why = why_unreadable(tensor)
-        if self.why is not None:
+        if self.why is not None or not self._new(tensor.shape, tensor.stride()):
             return
         with Plain():
             tensor = tensor.detach()

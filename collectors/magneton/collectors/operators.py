@@ -114,6 +114,7 @@ class Operator:
     arguments: tuple[Argument, ...]
     unstated: tuple[tuple[str, ...], str] | None
     mark: bool
+    view: bool
     copy: bool
     move: bool
     empty: bool
@@ -148,7 +149,7 @@ def describe(function: Any) -> Operator:
     if schema is None:  # a higher-order operator: it takes functions, and has no schema
         namespace = getattr(function, "namespace", None) or "higher_order"
         return Operator(
-            f"{namespace}::{function.name()}", "", (), None, False, False, False, False, False, False, False
+            f"{namespace}::{function.name()}", "", (), None, False, False, False, False, False, False, False, False
         )
     namespace, _, base = schema.name.partition("::")
     ours = namespace == "aten"
@@ -167,6 +168,9 @@ def describe(function: Any) -> Operator:
         arguments=arguments,
         unstated=_UNSTATED.get(base) if ours else None,
         mark=namespace in _MARKS,
+        view=bool(schema.returns)
+        and not schema.is_mutable
+        and all(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
         copy=ours and base in _COPIES,
         move=ours and base in _MOVES,
         empty=ours and base in _EMPTY,
