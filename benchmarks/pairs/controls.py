@@ -16,7 +16,7 @@ from benchmarks.marks import listening, mark
 from benchmarks.pairs import gpt2, resnet, training
 from benchmarks.pairs.building import Case, Pair, both, eager_attention, integers, normal, perturb, seeded
 
-WIDTH, BATCH, TOKENS, LAYERS, VOCABULARY = 48, 2, 10, 3, 64
+WIDTH, BATCH, TOKENS, LAYERS, DEEP, VOCABULARY = 48, 2, 10, 3, 16, 64
 
 
 class Unmarked(nn.Module):
@@ -165,9 +165,9 @@ class Shuffled(nn.Module):
         super().__init__()
         self.name = "shuffled" if shuffled else "straight"
         with seeded():
-            self.ups = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(LAYERS))
-            self.downs = nn.ModuleList(nn.Linear(3 * WIDTH, WIDTH) for _ in range(LAYERS))
-            self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(LAYERS))
+            self.ups = nn.ModuleList(nn.Linear(WIDTH, 3 * WIDTH) for _ in range(DEEP))
+            self.downs = nn.ModuleList(nn.Linear(3 * WIDTH, WIDTH) for _ in range(DEEP))
+            self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(DEEP))
             order = torch.randperm(3 * WIDTH)
         if perturbed:
             perturb(self)

@@ -1,0 +1,124 @@
+"""The value oracle: what tensors really hold, compared exactly and in any arrangement. Knows nothing of fingerprints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import permutations, product
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+# Elements beyond this are infinite, as everywhere in the project (masks are written as -inf or as the dtype's limit).
+INFINITE = 1e30
+# Rounding noise relative to the norm: values that are mostly their mean agree no better than this.
+NOISE = 16 * 1.2e-7
+COARSE_NOISE = 7.8e-3
+
+
+def distance(a: Array, b: Array, noise: float = NOISE) -> float:
+    """Return the relative distance of two arrays of one shape, less the rounding noise; infinite if holes differ.
+
+    The distance is relative to the norm of what varies (the centred values), so that an offset hides nothing.
+    """
+    infinite_a, infinite_b = np.abs(a) >= INFINITE, np.abs(b) >= INFINITE
+    nan_a, nan_b = np.isnan(a), np.isnan(b)
+    holes = infinite_a | nan_a
+    if not (np.array_equal(nan_a, nan_b) and np.array_equal(infinite_a, infinite_b)):
+        return np.inf
+    if holes.any():
+        if not np.array_equal(np.sign(a[infinite_a]), np.sign(b[infinite_b])):
+            return np.inf
+        a, b = a[~holes], b[~holes]
+    if a.size == 0:
+        return 0.0
+    gap = float(np.linalg.norm(a - b)) - noise * float(np.linalg.norm(a))
+    if gap <= 0:
+        return 0.0
+    spread = max(float(np.linalg.norm(a - a.mean())), float(np.linalg.norm(b - b.mean())))
+    return gap / spread if spread else np.inf
+
+
+@lru_cache(maxsize=4096)
+def transpositions(source: tuple[int, ...], target: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Return the permutations of axes that turn one shape into another (axes of length 1 left out)."""
+    if sorted(source) != sorted(target) or len(source) > 6:
+        return ()
+    return tuple(p for p in permutations(range(len(source))) if tuple(source[i] for i in p) == target)
+
+
+def squeezed(x: Array) -> Array:
+    """Drop axes of length 1."""
+    return x.reshape([n for n in x.shape if n > 1])
+
+
+def arrangements(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield both arrays in every way in which they can lie on each other: in order, and with axes permuted."""
+    if x.size != y.size:
+        return
+    yield x.ravel(), y.ravel()
+    x, y = squeezed(x), squeezed(y)
+    for order in transpositions(x.shape, y.shape):
+        if order != tuple(range(x.ndim)):
+            yield x.transpose(order), y
+
+
+def agree(a: Sequence[Array], b: Sequence[Array], tolerance: float, noise: float = NOISE) -> bool:
+    """Tell whether two values are the same in any of the arrangements in which each was seen."""
+    for x, y in product(a, b):
+        if x.size != y.size:
+            return False
+        for left, right in arrangements(x, y):
+            if distance(left, right, noise) <= tolerance:
+                return True
+    return False
+
+
+def same_elements(a: Sequence[Array], b: Sequence[Array], tolerance: float) -> bool:
+    """Tell whether two values hold the same numbers in any order."""
+    if not a or not b or a[0].size != b[0].size:
+        return False
+    return distance(np.sort(a[0], axis=None), np.sort(b[0], axis=None)) <= tolerance
+
+
+def is_slice(
+    whole: Sequence[Array], part: Sequence[Array], pieces: int, tolerance: float, noise: float = NOISE
+) -> bool:
+    """Tell whether a value is one of equal pieces of another along its first axis, in any arrangement seen."""
+    for x in whole:
+        x = squeezed(x)  # noqa: PLW2901
+        if x.ndim and x.shape[0] % pieces == 0:
+            for piece in np.split(x, pieces):
+                if agree([piece], part, tolerance, noise):
+                    return True
+    return False
+
+
+def is_concatenation(
+    whole: Sequence[Array], parts: Sequence[Sequence[Array]], tolerance: float, noise: float = NOISE
+) -> bool:
+    """Tell whether a value is others one after another, along any axis and in any arrangement seen."""
+    if sum(p[0].size for p in parts) != whole[0].size:
+        return False
+    for shape in {tuple(squeezed(x).shape) for x in parts[0]}:
+        chosen = [_of_trail(part, shape) for part in parts]
+        if any(c is None for c in chosen):
+            continue
+        for order in permutations(range(len(shape))) if len(shape) <= 4 else [tuple(range(len(shape)))]:
+            turned = [c.transpose(order) for c in chosen if c is not None]
+            for axis in range(len(shape) + 1):
+                joined = [np.stack(turned, axis)] if len({t.shape for t in turned}) == 1 else []
+                joined += [np.concatenate(turned, axis)] if axis < len(shape) else []
+                if any(agree(whole, [j], tolerance, noise) for j in joined):
+                    return True
+    return False
+
+
+def _of_trail(seen: Sequence[Array], shape: tuple[int, ...]) -> Array | None:
+    """The arrangement of a value that fits a shape in all axes but one."""
+    for x in seen:
+        x = squeezed(x)  # noqa: PLW2901
+        if x.ndim == len(shape) and sum(n != m for n, m in zip(x.shape, shape, strict=True)) <= 1:
+            return x
+    return None
