@@ -24,13 +24,11 @@ from magneton.transforms.normalize import NormalizeOptions
 FAULTS = Path(__file__).parent / "faults"
 
 # Why a value is an expected failure: what it waits for.
-ATTRIBUTION = "attribution of energy: a later issue"
-IDLE = "idle and dynamic energy: a later issue"
 ENERGY_IN_DIFF = "energy in a diff: a later issue"
 ARCHIVES = "archives and redaction: a later issue"
 HTML = "HTML report: a later issue"
 CAUSES = "causes of a difference: a later issue"
-REASONS = (ATTRIBUTION, IDLE, ENERGY_IN_DIFF, ARCHIVES, HTML, CAUSES)
+REASONS = (ENERGY_IN_DIFF, ARCHIVES, HTML, CAUSES)
 
 
 def expected(name: str) -> dict[str, Any]:

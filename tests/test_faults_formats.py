@@ -63,6 +63,9 @@ SESSION_RELATIVE = Case(
 )
 
 
-@pytest.mark.parametrize(("case", "path", "value"), params(SESSION_RELATIVE))
+CASES = (SESSION_RELATIVE,)
+
+
+@pytest.mark.parametrize(("case", "path", "value"), params(*CASES))
 def test_value(case: Case, path: str, value: Any, normalized: Normalizer, tmp_path: Path) -> None:
     case.check(Context(case.name, normalized, tmp_path), path, value)
