@@ -24,7 +24,7 @@ WINDOWS_S = {"rtx3090": 0.100, "rtx4090": 0.105}
 class MeterActivity:
     """A meter's power as the activity of one class."""
 
-    classes = ("power",)
+    classes: tuple[str, ...] = ("power",)
 
     def __init__(self, metered: Metered) -> None:
         t, w = metered.meter_t, metered.meter_w

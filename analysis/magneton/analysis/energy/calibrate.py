@@ -162,15 +162,15 @@ def calibrate(
 
 def _robust_line(x: Array, y: Array) -> tuple[Array, Array, float]:
     """Return coefficients, covariance and residual (W); readings on an edge, where timing decides, count for little."""
-    weight = np.ones(len(y))
-    line = np.zeros(x.shape[1])
+    weight: Array = np.ones(len(y))
+    line: Array = np.zeros(x.shape[1])
     for _ in range(8):
         root = np.sqrt(weight)[:, None]
-        line = np.linalg.lstsq(x * root, y * root[:, 0], rcond=None)[0]
+        line = np.asarray(np.linalg.lstsq(x * root, y * root[:, 0], rcond=None)[0], np.float64)
         rest = y - x @ line
         scale = max(1.4826 * float(np.median(np.abs(rest))), 0.02)
         weight = 1.0 / (1.0 + (rest / (3 * scale)) ** 2)
-    inverse = np.linalg.inv((x * weight[:, None]).T @ x)
+    inverse: Array = np.asarray(np.linalg.inv((x * weight[:, None]).T @ x), np.float64)
     rest = y - x @ line
     noise = float(np.sum(weight * rest**2) / max(np.sum(weight) - x.shape[1], 1.0))
     # Neighbouring readings share what is wrong (temperature, the load's own wander): count every fourth as its own.

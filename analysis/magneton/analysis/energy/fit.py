@@ -18,7 +18,7 @@ from magneton.analysis.energy.timeline import Activity, Array
 # Prior of a class's power: as large as the mean above rest, give or take this share.
 CLASS_SPREAD = 0.6
 # Power of one class differs from call to call by about this share (clocks, data); seen on the shared recordings.
-CALL_SPREAD = 0.01
+CALL_SPREAD = 0.02
 # Drift: corners this far apart, each free by this share of the mean power.
 DRIFT_KNOT_S = 2.0
 DRIFT_SHARE = 0.01
@@ -46,6 +46,7 @@ class Fit:
         shrinkage: share of the prior variance of each parameter that the readings took away.
         log_evidence: log marginal likelihood.
         n: updates used.
+        correlation: between the residuals of neighbouring readings; the covariance includes it.
     """
 
     classes: tuple[str, ...]
@@ -61,6 +62,7 @@ class Fit:
     shrinkage: Array
     log_evidence: float
     n: int
+    correlation: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,9 @@ def fit_power(
         chi2 = float(np.sum(residual**2 / expected) / free)
         var = expected * max(1.0, chi2)
     posts = [_nonnegative(p, x, y, var, mean, sd, sets[0].shape[1] + 1) for p, x in zip(posts, designs, strict=True)]
+    # Readings that saw the same call share what was particular about it.
+    correlation = _correlation((y - designs[best] @ posts[best].mean) / np.sqrt(var))
+    inflate = (1 + correlation) / (1 - correlation)
     weight = np.array([p.log_evidence for p in posts]) + log_prior
     weight = np.exp(weight - weight.max())
     modes = _modes(weight.reshape(len(responses), len(grid)).sum(axis=0))
@@ -157,7 +162,8 @@ def fit_power(
     cov = np.zeros((len(mean), len(mean)))
     for w, p in zip(weight, posts, strict=True):
         off = p.mean - center
-        cov += w * (p.cov + np.outer(off, off))
+        # What the prior alone leaves open is not inflated beyond it.
+        cov += w * (_inflated(p.cov, sd, inflate) + np.outer(off, off))
     lag = float(weight @ lags)
     inside = np.diag(sum((w * p.cov for w, p in zip(weight, posts, strict=True)), np.zeros_like(cov)))
     return Fit(
@@ -174,7 +180,27 @@ def fit_power(
         shrinkage=1 - inside / sd**2,
         log_evidence=posts[best].log_evidence,
         n=len(y),
+        correlation=correlation,
     )
+
+
+def _correlation(residual: Array) -> float:
+    """Return the correlation of neighbouring residuals, not below 0, and below 0.9."""
+    if len(residual) < 8:
+        return 0.0
+    centered = residual - residual.mean()
+    power = float(centered @ centered)
+    return float(np.clip(centered[1:] @ centered[:-1] / power, 0.0, 0.9)) if power > 0 else 0.0
+
+
+def _inflated(cov: Array, sd: Array, factor: float) -> Array:
+    """Return the covariance as if there were ``factor`` times fewer readings, the prior unchanged."""
+    if factor <= 1.0:
+        return cov
+    precision = np.linalg.inv(cov / np.outer(sd, sd))
+    weaker = (precision - np.eye(len(sd))) / factor + np.eye(len(sd))
+    found: Array = np.linalg.inv(weaker) * np.outer(sd, sd)
+    return found
 
 
 def _lags(model: SensorModel) -> tuple[Array, Array]:

@@ -24,6 +24,7 @@ _TAIL = 9.0
 # Polls must be this much closer than updates for the lattice to show.
 _MIN_POLLS_PER_UPDATE = 2.0
 _MIN_CHANGES = 6
+_FIRST_CHANGES = 128
 
 
 @dataclass(frozen=True)
@@ -145,35 +146,38 @@ def _first_guess(low: Array, high: Array) -> float:
 def _fit_lattice(low: Array, high: Array, guess: float, spread: float) -> tuple[float, float, float, float]:
     """Return period, phase, standard deviation of an update's time and share of the intervals missed.
 
-    A lattice fits best that passes through most intervals; among equals, the middle of those is taken. The grid is
-    refined twice around the best, so that the last update is dated as well as the first.
+    A lattice fits best that passes through most intervals; among equals, the middle of those is taken. The period is found on
+    the first changes and then sharpened on four times as many, until all are in: a long log costs little more than a short.
     """
-    center = (low[0] + high[0]) / 2
+    center = float(low[0] + high[0]) / 2
     lo, hi = low - center, high - center
+    step = min(5e-4, guess / 40)
+    count = min(len(lo), _FIRST_CHANGES)
+    period, phase, sd, hits = _search(lo[:count], hi[:count], guess, spread, step)
+    while count < len(lo):
+        reached = max(float(hi[count - 1]), guess)
+        count = min(4 * count, len(lo))
+        period, phase, sd, hits = _search(lo[:count], hi[:count], period, 4 * step / reached, step)
+    reached = max(float(hi[-1]), guess)
+    period, phase, sd, hits = _search(lo, hi, period, 4 * step / reached, step / 4)
+    return period, phase + center, max(sd, 1e-5), 1 - hits / len(lo)
+
+
+def _search(lo: Array, hi: Array, guess: float, spread: float, step: float) -> tuple[float, float, float, int]:
+    """Return the best lattice with a period within ``spread`` (relative) of ``guess``: period, phase, deviation, hits."""
     length = max(float(hi[-1]), guess)
-    phase_step = min(5e-4, guess / 40)
-    periods = np.arange(guess * (1 - spread), guess * (1 + spread), max(guess * phase_step / length, guess * 2e-6))
-    best, found = -1, (guess, 0.0, 0.0)
-    grid: Array = periods
-    for level in range(2):
-        hits_best = best
-        candidates: list[tuple[float, float]] = []
-        for candidate in grid:
-            count, phase = _cover(lo, hi, float(candidate), phase_step)
-            top = int(count.max())
-            if top > hits_best:
-                hits_best, candidates = top, []
-            if top == hits_best:
-                candidates += [(float(candidate), float(p)) for p in phase[count == top]]
-        if candidates:
-            best = hits_best
-            found = _middle(candidates, length)
-        if level == 0:
-            step = float(periods[1] - periods[0]) if len(periods) > 1 else guess * 1e-4
-            grid = np.asarray(found[0] + step * np.linspace(-3, 3, 61), np.float64)
-            phase_step /= 4
-    best_period, phase, sd = found
-    return best_period, phase + center, max(sd, 1e-5), 1 - best / len(lo)
+    fine = max(guess * step / length, guess * 1e-7)
+    best = 0
+    candidates: list[tuple[float, float]] = []
+    for period in np.arange(guess * (1 - spread), guess * (1 + spread) + fine, fine).tolist():
+        hits, phases = _cover(lo, hi, period, step)
+        top = int(hits.max())
+        if top > best:
+            best, candidates = top, []
+        if top == best:
+            candidates += [(period, p) for p in phases[hits == top].tolist()]
+    period, phase, sd = _middle(candidates, length) if candidates else (guess, 0.0, step)
+    return period, phase, sd, best
 
 
 def _cover(lo: Array, hi: Array, period: float, step: float) -> tuple[npt.NDArray[np.int64], Array]:

@@ -1,0 +1,347 @@
+"""Energy per class of kernels from a sensor that never saw one alone: least squares, and refusal where it cannot know.
+
+A class counts as identified only if the 95 % half-width of its energy is within 10 %, its busy fraction varied between readings,
+the readings fit the sensor's model (chi-square, and no other window explains them better), the lag is not ambiguous and the
+updates fell on enough different places of an iteration. Classes that fail are merged with the one that helps most, until
+the group passes; the groups are named, never split by guess. What is left is ``not_identifiable``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from magneton.analysis.energy.fit import CALL_SPREAD, Fit, fit_power, hat_integrals
+from magneton.analysis.energy.sensor import Response, SensorModel, Updates, boxcar, busy_fractions, first_order
+from magneton.analysis.energy.student import chi2_above, t_quantile
+from magneton.analysis.energy.timeline import Activity, Array, between
+
+MAX_HALF_WIDTH = 0.10
+MIN_SPREAD = 0.05
+# Residuals this unlikely under the model mean that the model is wrong.
+MIN_CHI2_P = 1e-4
+# Calls that vary more than usual raise chi-square as well, and only widen the intervals.
+MAX_CHI2 = 3.0
+# Log evidence by which another window must explain the readings better to reject the one given.
+BETTER_WINDOW = 6.0
+# Longest stretch of an iteration that no update may leave unseen.
+MAX_PHASE_GAP = 0.25
+MAX_OUTSIDE_LATTICE = 0.15
+MAX_TIMING_SHARE = 0.25
+
+
+@dataclass(frozen=True)
+class GroupEnergy:
+    """Energy of a class, or of several whose sum alone is known, J.
+
+    Attributes:
+        classes: names.
+        energy_j: all it used: its share of the power at rest, and what it drew above.
+        static_j: the share of the power at rest.
+        dynamic_j: the rest.
+        low_j: lower end of the 95 % interval of ``energy_j``.
+        high_j: upper end.
+        label: ``disaggregated`` or ``not_identifiable``.
+        reasons: why it is not identified.
+    """
+
+    classes: tuple[str, ...]
+    energy_j: float
+    static_j: float
+    dynamic_j: float
+    low_j: float
+    high_j: float
+    label: str
+    reasons: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Disaggregation:
+    """Energy of a window by class. ``sum(groups) + idle_j = total_j``.
+
+    Attributes:
+        groups: every class, alone or merged, largest first.
+        idle_j: energy while nothing ran, J.
+        total_j: energy of the window, J.
+        total_low_j: lower end of its 95 % interval.
+        total_high_j: upper end.
+        refusals: reasons that hold for all classes.
+        fit: the powers behind it.
+        by_class: estimate of each class whether identified or not, in the order of the activity's classes; to be shown, if at
+            all, as ``not_identifiable``.
+        by_class_static: the static part of it.
+        simulated: the sensor was simulated.
+    """
+
+    groups: tuple[GroupEnergy, ...]
+    idle_j: float
+    total_j: float
+    total_low_j: float
+    total_high_j: float
+    refusals: tuple[str, ...]
+    fit: Fit
+    by_class: Array
+    by_class_static: Array
+    simulated: bool = False
+
+    @property
+    def identified(self) -> tuple[GroupEnergy, ...]:
+        """The groups whose energy is known."""
+        return tuple(g for g in self.groups if g.label == "disaggregated")
+
+
+@dataclass(frozen=True)
+class _Energies:
+    """Energy of each class and of idle time, true scale, with covariance."""
+
+    mean: Array
+    static: Array
+    cov: Array
+    offset: Array
+
+
+def disaggregate(
+    updates: Updates,
+    activity: Activity,
+    window_s: tuple[float, float],
+    model: SensorModel,
+    *,
+    idle_w: tuple[float, float] | None = None,
+    total_j: tuple[float, float] | None = None,
+    iterations_s: Array | None = None,
+) -> Disaggregation | None:
+    """Return the energy of a window by class of kernels.
+
+    Args:
+        updates: readings, on the clock of the activity.
+        activity: what ran.
+        window_s: start and end, s.
+        model: the sensor.
+        idle_w: power at rest and its standard deviation, W, in the sensor's scale, where known.
+        total_j: energy of the window and its standard deviation, J, from a better source (a counter), where there is one.
+        iterations_s: starts of the iterations, where known, to see whether the updates follow their beat.
+
+    Returns:
+        The energies; NULL with fewer than three usable readings.
+    """
+    use = _usable(updates, activity, model)
+    fit = fit_power(use, activity, model, idle_w=idle_w)
+    if fit is None:
+        return None
+    energies = _energies(fit, activity, window_s, model, iterations_s)
+    if total_j is not None:
+        energies = _project(energies, *total_j)
+    refusals = _refusals(use, fit, activity, model, iterations_s, idle_w)
+    quantile = t_quantile(0.05, max(fit.free, 2.0))
+    fractions = busy_fractions(activity, use.t_s, model.response, fit.lag_s)
+    groups = _merge(energies, fractions, activity.classes, model, refusals, quantile)
+    count = len(activity.classes)
+    total = float(energies.mean.sum())
+    total_sd = float(np.sqrt(max(energies.cov.sum(), 0.0)))
+    half = _half(total, total_sd, float(energies.offset.sum()), model, quantile)
+    return Disaggregation(
+        groups=tuple(sorted(groups, key=lambda g: -g.energy_j)),
+        idle_j=float(energies.mean[count]),
+        total_j=total,
+        total_low_j=total - half,
+        total_high_j=total + half,
+        refusals=refusals,
+        fit=fit,
+        by_class=energies.mean[:count],
+        by_class_static=energies.static[:count],
+        simulated=model.simulated,
+    )
+
+
+def _usable(updates: Updates, activity: Activity, model: SensorModel) -> Updates:
+    reach = model.response.reach_s if model.response.kind == "boxcar" else 5 * model.response.scale_s
+    return updates.within(activity.start_s + reach + max(model.lag_s, 0.0), activity.end_s + min(model.lag_s, 0.0))
+
+
+def _energies(
+    fit: Fit, activity: Activity, window_s: tuple[float, float], model: SensorModel, iterations_s: Array | None
+) -> _Energies:
+    edges = np.array(window_s)
+    seconds = float(edges[1] - edges[0])
+    share, active = between(activity.share(edges)), between(activity.active(edges))
+    time = np.append(share, seconds - float(share.sum()))
+    count = len(share)
+    bumps = hat_integrals(fit.knots_s, *window_s)
+    rest = np.zeros((count + 1, len(fit.mean)))
+    rest[:, 0] = time
+    # Drift of the device is shared like its power at rest.
+    rest[:, 1 + count :] = np.outer(time / seconds, bumps)
+    weights = rest.copy()
+    weights[np.arange(count), 1 + np.arange(count)] = active
+    calibration = model.calibration
+    offset = calibration.offset_w * time
+    mean = (weights @ fit.mean - offset) / calibration.gain
+    static = (rest @ fit.mean - offset) / calibration.gain
+    cov = weights @ fit.cov @ weights.T / calibration.gain**2
+    # What readings do not see varies from call to call: as independent as there are updates in the window.
+    stretches = max(seconds / model.period_s, 1.0)
+    wander = (np.sqrt(max(fit.chi2, 1.0)) * model.noise_w * seconds) ** 2 / stretches / calibration.gain**2
+    running = np.append(active * fit.mean[1 : 1 + count], 0.0)
+    part = running / running.sum() if running.sum() > 0 else np.full(count + 1, 1 / (count + 1))
+    # The window's calls are a sample too: their mean power is not quite that of the calls that were seen.
+    calls = (
+        stretches / 10 if iterations_s is None else float(np.sum((iterations_s > edges[0]) & (iterations_s < edges[1])))
+    )
+    sample = (CALL_SPREAD * running / calibration.gain) ** 2 / max(calls, 1.0)
+    cov = cov + np.diag(wander * part + sample)
+    return _Energies(mean, static, cov, time)
+
+
+def _project(energies: _Energies, total_j: float, total_sd: float) -> _Energies:
+    """Move the energies onto a total known better, each by as much as it is uncertain, so that they add up to it."""
+    ones = np.ones(len(energies.mean))
+    toward = energies.cov @ ones
+    spread = float(ones @ toward)
+    if spread <= 0:
+        return energies
+    share = toward / spread
+    mean = energies.mean + share * (total_j - float(energies.mean.sum()))
+    cov = energies.cov - np.outer(share, toward) + np.outer(share, share) * total_sd**2
+    # Rounding, to the last digit.
+    mean[int(np.argmax(np.abs(mean)))] += total_j - float(mean.sum())
+    return replace(energies, mean=mean, cov=cov)
+
+
+def _half(energy_j: float, sd_j: float, seconds: float, model: SensorModel, quantile: float) -> float:
+    """Return the half-width of the 95 % interval, the calibration included."""
+    by_calibration = model.calibration.energy_sd(abs(energy_j), seconds)
+    return float(np.hypot(quantile * sd_j, 1.96 * by_calibration))
+
+
+def _refusals(
+    updates: Updates,
+    fit: Fit,
+    activity: Activity,
+    model: SensorModel,
+    iterations_s: Array | None,
+    idle_w: tuple[float, float] | None,
+) -> tuple[str, ...]:
+    reasons = []
+    p = chi2_above(fit.chi2 * fit.free, fit.free)
+    if p < MIN_CHI2_P and fit.chi2 > MAX_CHI2:
+        reasons.append(f"the readings do not fit the sensor's model (chi-square {fit.chi2:.1f} per degree of freedom)")
+    other = _better_window(updates, fit, activity, model, idle_w)
+    if other is not None:
+        reasons.append(f"another window explains the readings better: {other.kind} of {other.scale_s * 1e3:.0f} ms")
+    if fit.lag_modes > 1:
+        reasons.append(f"the lag is ambiguous: {fit.lag_modes} values explain the readings")
+    if updates.locked and updates.outside > MAX_OUTSIDE_LATTICE:
+        reasons.append(
+            f"{updates.outside:.0%} of the updates do not keep to one period: their time stamps are not reliable"
+        )
+    if not updates.locked and updates.timing_sd_s > MAX_TIMING_SHARE * model.response.scale_s:
+        reasons.append("when the readings were made is not known well enough against what they average over")
+    if iterations_s is not None:
+        gap = _phase_gap(updates.t_s - fit.lag_s, iterations_s, model.response)
+        if gap > MAX_PHASE_GAP:
+            reasons.append(f"the updates follow the beat of the iterations: {gap:.0%} of an iteration was never seen")
+    return tuple(reasons)
+
+
+def _better_window(
+    updates: Updates, fit: Fit, activity: Activity, model: SensorModel, idle_w: tuple[float, float] | None
+) -> Response | None:
+    """Return a response of another kind or size that explains the readings clearly better than the model's."""
+    scale = model.response.scale_s
+    # Judged at the noise that the model itself leaves: at the sensor's own, any misfit would speak for the other window.
+    noise = model.noise_w * float(np.sqrt(max(fit.chi2, 1.0)))
+    tries = [boxcar(scale * k) for k in (0.4, 2.5)] + [first_order(scale * 0.55), first_order(scale * 2.5)]
+    if model.response.kind == "first_order":
+        tries = [first_order(scale * k) for k in (0.4, 2.5)] + [boxcar(scale * 1.8), boxcar(scale * 6)]
+    lone = replace(model, noise_w=noise, alternatives=())
+    base = fit_power(updates, activity, lone, idle_w=idle_w)
+    best: tuple[float, Response] | None = None
+    for response in tries:
+        found = fit_power(updates, activity, replace(lone, response=response), idle_w=idle_w)
+        if found is not None and (best is None or found.log_evidence > best[0]):
+            best = (found.log_evidence, response)
+    if base is None or best is None or best[0] < base.log_evidence + BETTER_WINDOW:
+        return None
+    return best[1]
+
+
+def _phase_gap(at_s: Array, iterations_s: Array, response: Response) -> float:
+    """Return the longest part of an iteration that no reading ends in; 0 where each sees a whole iteration or more."""
+    if len(iterations_s) < 3 or len(at_s) == 0:
+        return 0.0
+    index = np.searchsorted(iterations_s, at_s, "right") - 1
+    inside = (index >= 0) & (index < len(iterations_s) - 1)
+    if not inside.any():
+        return 0.0
+    length = np.diff(iterations_s)[index[inside]]
+    if response.scale_s >= float(np.median(length)):
+        return 0.0
+    phase = np.sort((at_s[inside] - iterations_s[index[inside]]) / length)
+    gaps = np.diff(np.append(phase, phase[0] + 1.0))
+    return float(gaps.max()) - response.scale_s / float(np.median(length))
+
+
+def _merge(
+    energies: _Energies,
+    fractions: Array,
+    classes: tuple[str, ...],
+    model: SensorModel,
+    refusals: tuple[str, ...],
+    quantile: float,
+) -> list[GroupEnergy]:
+    """Merge classes until each group passes, the worst first and with the partner that leaves the narrowest interval."""
+    count = len(classes)
+    members = [[i] for i in range(count)]
+    mean, cov = energies.mean[:count].copy(), energies.cov[:count, :count].copy()
+    time, busy = energies.offset[:count].copy(), fractions.T.copy()
+
+    def width(value: float, variance: float, seconds: float) -> float:
+        return _half(value, float(np.sqrt(max(variance, 0.0))), seconds, model, quantile) / max(value, 1e-12)
+
+    while len(members) > 1 and not refusals:
+        widths = [width(m, cov[i, i], t) for i, (m, t) in enumerate(zip(mean, time, strict=True))]
+        bad = [i for i in range(len(members)) if widths[i] > MAX_HALF_WIDTH or busy[i].std() < MIN_SPREAD]
+        if not bad:
+            break
+        # Smallest first: a small class finds its place in a group before large ones are drawn into it.
+        i = min(bad, key=lambda k: float(mean[k]))
+        merged = mean + mean[i]
+        variance = np.diag(cov) + cov[i, i] + 2 * cov[i]
+        after = np.array([width(m, v, t) for m, v, t in zip(merged, variance, time + time[i], strict=True)])
+        # Among partners a group that is bad anyway comes first, as long as what is good stays good.
+        after[i] = np.inf
+        worse = np.array([k not in bad for k in range(len(members))])
+        j = int(np.argmin(after + np.where(worse & (after > MAX_HALF_WIDTH), 10.0, 0.0) + np.where(worse, 0.02, 0.0)))
+        members[j] += members[i]
+        mean[j] += mean[i]
+        time[j] += time[i]
+        busy[j] += busy[i]
+        cov[j] += cov[i]
+        cov[:, j] += cov[:, i]
+        keep = [k for k in range(len(members)) if k != i]
+        members = [members[k] for k in keep]
+        mean, time, busy, cov = mean[keep], time[keep], busy[keep], cov[np.ix_(keep, keep)]
+    result = []
+    for i, group in enumerate(members):
+        share = width(float(mean[i]), float(cov[i, i]), float(time[i]))
+        reasons = list(refusals)
+        if share > MAX_HALF_WIDTH:
+            reasons.append(f"its interval is {share:.0%} wide to either side, and {MAX_HALF_WIDTH:.0%} is allowed")
+        if busy[i].std() < MIN_SPREAD and len(members) > 1:
+            reasons.append(f"its busy fraction hardly varies between readings (spread {busy[i].std():.3f})")
+        value, half = float(mean[i]), share * float(mean[i])
+        static = float(energies.static[group].sum())
+        result.append(
+            GroupEnergy(
+                classes=tuple(classes[k] for k in group),
+                energy_j=value,
+                static_j=static,
+                dynamic_j=value - static,
+                low_j=value - half,
+                high_j=value + half,
+                label="not_identifiable" if reasons else "disaggregated",
+                reasons=tuple(reasons),
+            )
+        )
+    return result
