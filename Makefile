@@ -55,6 +55,13 @@ docs: $(VENV)/.core ## Write the generated pages docs/formats.md and docs/cli.md
 	@$(BIN)/python -m magneton.schemas.docs
 	@$(BIN)/python -m magneton.cli.docs
 
+# Runs with the Python that has torch and sees the GPU (GPU_PYTHON), never with .venv. GPU_ARGS are passed on: --wheels DIR ...
+GPU_PYTHON ?= python3
+GPU_ARGS ?=
+.PHONY: gpu-check
+gpu-check: ## Look at sensors, energy and recordings on a machine with a GPU, in ten minutes (results in OUT)
+	@PYTHONPATH=cli:collectors:transforms:analysis:schemas:. $(GPU_PYTHON) -m benchmarks.gpu_check --out "$${MAGNETON_OUT:-out/gpu-check}" $(GPU_ARGS)
+
 .PHONY: clean
 clean: ## Remove .venv, caches and build output (not out/, which holds results)
 	@rm -rf $(VENV) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .benchmarks

@@ -11,7 +11,6 @@ the state of the generators, before and after.
 
 from __future__ import annotations
 
-import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,13 +27,14 @@ __all__ = [
     "Repetition",
     "Replay",
     "check_repeatable",
+    "fill_window",
     "repeat_in_place",
     "replay",
 ]
 
 _COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem"})
-_TIMING_CALLS = 8
-_MAX_CALLS = 10_000_000
+# The device is waited for this often in a window, so that what waits for it in its queue stays short.
+_BATCHES = 20
 
 
 @dataclass(frozen=True)
@@ -230,6 +230,34 @@ def _device_of(*values: Any) -> Any:
     return next((d for d in found if d.type != "cpu"), found[0] if found else default)
 
 
+def fill_window(call: Callable[[], Any], seconds: float, synchronize: Callable[[], Any]) -> RepeatWindow:
+    """Call again and again until ``seconds`` are over, with the device idle before and after.
+
+    Calls are made in batches, each about a twentieth of the window, and the device is waited for after each.
+
+    Args:
+        call: what to run; it is run twice before the window begins.
+        seconds: length of the window; it holds at least one call.
+        synchronize: waits until the device has finished.
+    """
+    for _ in range(2):
+        call()
+    synchronize()
+    start = last = time.monotonic_ns()
+    end = start + round(seconds * 1e9)
+    calls, batch, wanted = 0, 1, seconds * 1e9 / _BATCHES
+    while last < end:
+        for _ in range(batch):
+            call()
+        synchronize()
+        now = time.monotonic_ns()
+        calls += batch
+        # At most doubled: one call that took a moment longer says little of the next.
+        batch = max(1, min(2 * batch, round(batch * wanted / max(now - last, 1))))
+        last = now
+    return RepeatWindow(start, last, calls)
+
+
 def replay(
     function: Any,
     args: Sequence[Any] = (),
@@ -268,22 +296,17 @@ def replay(
     done = Replay(operator_name(function), [], len(turns.calls), turns.bytes_each, turns.cold)
     outputs: deque[Any] = deque(maxlen=len(turns.calls))
 
-    def run(calls: int) -> RepeatWindow:
-        sets, count = turns.calls, len(turns.calls)
-        _synchronize(device)
-        start = time.monotonic_ns()
-        for i in range(calls):
-            call_args, call_kwargs = sets[i % count]
-            outputs.append(function(*call_args, **call_kwargs))
-        _synchronize(device)
-        return RepeatWindow(start, time.monotonic_ns(), calls)
+    sets, count, made = turns.calls, len(turns.calls), 0
+
+    def call() -> None:
+        nonlocal made
+        call_args, call_kwargs = sets[made % count]
+        outputs.append(function(*call_args, **call_kwargs))
+        made += 1
 
     with torch.no_grad():
-        run(1)
-        timed = run(_TIMING_CALLS)
-        calls = min(max(math.ceil(seconds * _TIMING_CALLS / max(timed.duration_s, 1e-9)), 1), _MAX_CALLS)
         for _ in range(rounds):
-            done.windows.append(run(calls))
+            done.windows.append(fill_window(call, seconds, lambda: _synchronize(device)))
     return done
 
 
