@@ -34,7 +34,8 @@ class MeterActivity:
 
     def active(self, t: Array) -> Array:
         """Return the energy up to each time, J."""
-        return np.interp(t, self._t, self._joules)[None, :]
+        found: Array = np.interp(t, self._t, self._joules)[None, :]
+        return found
 
     def share(self, t: Array) -> Array:
         """Return the time up to each time, s."""

@@ -8,7 +8,7 @@ than the sensor's noise explains (chi-square), never deflated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -26,6 +26,7 @@ DRIFT_SHARE = 0.01
 _LAG_STEP_S = 0.0005
 _LAG_STEPS = (13, 61)
 _LAG_REACH = 3.0
+_LAG_CLOSE = 17
 
 
 @dataclass(frozen=True)
@@ -115,10 +116,29 @@ def fit_power(
     Returns:
         The posterior; NULL with fewer than three readings.
     """
-    y, t = updates.value, updates.t_s
-    if len(y) < 3:
+    if len(updates.value) < 3:
         return None
-    grid, log_prior = _lags(model)
+    lags = _lags(model)
+    coarse = _fit(updates, activity, model, lags, idle_w, drift)
+    step = float(lags[1] - lags[0]) if len(lags) > 1 else 0.0
+    if coarse.lag_sd_s >= step:
+        return coarse
+    # The lag is known better than the grid shows: look again, closely.
+    near = coarse.lag_s + step * np.linspace(-1, 1, _LAG_CLOSE)
+    return replace(_fit(updates, activity, model, near, idle_w, drift), lag_modes=coarse.lag_modes)
+
+
+def _fit(
+    updates: Updates,
+    activity: Activity,
+    model: SensorModel,
+    grid: Array,
+    idle_w: tuple[float, float] | None,
+    drift: bool,
+) -> Fit:
+    """Fit with each lag of a grid and each response, and average."""
+    y, t = updates.value, updates.t_s
+    log_prior = np.zeros(len(grid)) if len(grid) < 2 else -0.5 * ((grid - model.lag_s) / model.lag_sd_s) ** 2
     responses = (model.response, *model.alternatives)
     tries = [(response, float(lag)) for response in responses for lag in grid]
     lags = np.array([lag for _, lag in tries])
@@ -203,13 +223,12 @@ def _inflated(cov: Array, sd: Array, factor: float) -> Array:
     return found
 
 
-def _lags(model: SensorModel) -> tuple[Array, Array]:
-    """Return the lags to average over and the log of their prior."""
+def _lags(model: SensorModel) -> Array:
+    """Return the lags to average over."""
     if model.lag_sd_s <= 0:
-        return np.array([model.lag_s]), np.zeros(1)
-    wanted = 2 * _LAG_REACH * model.lag_sd_s / _LAG_STEP_S
-    z = np.linspace(-_LAG_REACH, _LAG_REACH, int(np.clip(wanted, *_LAG_STEPS)) | 1)
-    return model.lag_s + z * model.lag_sd_s, -0.5 * z**2
+        return np.array([model.lag_s])
+    count = int(np.clip(2 * _LAG_REACH * model.lag_sd_s / _LAG_STEP_S, *_LAG_STEPS)) | 1
+    return model.lag_s + _LAG_REACH * model.lag_sd_s * np.linspace(-1, 1, count)
 
 
 def _knots(t: Array) -> Array:
