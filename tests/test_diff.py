@@ -14,10 +14,13 @@ from hypothesis import strategies as st
 from tests.kineto import Trace
 
 from magneton.flows.diff import DiffSettings, Published, compare
+from magneton.flows.extras import ExtraFiles
+from magneton.flows.normalize import normalize
 from magneton.schemas.diffdoc import DiffDocument, read_diff
 from magneton.schemas.errors import (
     InputFormatError,
     InputNotFoundError,
+    InsufficientPowerDataError,
     MagnetonError,
     NotComparableError,
     OutputExistsError,
@@ -251,6 +254,72 @@ def test_missing_kernels_are_no_savings(tmp_path: Path) -> None:
     case = FAULTS / "72-launches-without-kernels"
     document = run(tmp_path, case / "trace.json", case / "trace.json").document
     assert "gpu_records_missing" in {w["code"] for w in document.a.warnings}
+
+
+# Joules: recordings whose power log lies on the time line of the trace.
+
+
+def powered(tmp_path: Path, case: str, *names: str, power: str = "power.csv") -> list[Path]:
+    """Normalise traces of a case with its power log."""
+    runs = []
+    for name in names:
+        out = tmp_path / f"run-{name}"
+        normalize([FAULTS / case / f"{name}.json"], out, extras=ExtraFiles(power=[FAULTS / case / power]))
+        runs.append(out)
+    return runs
+
+
+@pytest.mark.parametrize(
+    ("case", "per", "right"),
+    [
+        ("62-diff-different-iterations", "step", (0.02, 0.02)),
+        ("63-diff-different-batch", "sample", (0.0025, 0.002)),
+        ("65-diff-fusion-many-to-one", "step", (0.006, 0.0024)),
+    ],
+)
+def test_joules_per_unit(tmp_path: Path, case: str, per: str, right: tuple[float, float]) -> None:
+    document = run(tmp_path, *powered(tmp_path, case, "a", "b"), DiffSettings(per=per)).document
+    total = document.totals["energy_j"]
+    assert (total.a, total.b) == pytest.approx(right, rel=1e-9)
+    assert total.delta_percent == pytest.approx(100 * (right[1] / right[0] - 1), abs=1e-6)
+    for side, doc in (("a", document.a), ("b", document.b)):
+        energy = doc.energy
+        assert energy is not None and energy.total_j is not None
+        parts = (energy.attributed_j, energy.idle_j, energy.unattributed_j)
+        assert sum(p or 0.0 for p in parts) == pytest.approx(energy.total_j, rel=1e-9)
+        assert energy.label == "apportioned"
+        assert sum(getattr(r, f"energy_j_{side}") or 0.0 for r in document.regions) == pytest.approx(
+            getattr(total, side), rel=1e-9
+        )
+        for region in document.regions:
+            low, value, high = (getattr(region, f"energy{w}_j_{side}") for w in ("_low", "", "_high"))
+            assert low <= value * (1 + 1e-9) and value <= high * (1 + 1e-9)
+    # Joules by busy time are shown and never judged.
+    assert {f.verdict for f in document.findings} <= {"inconclusive"}
+
+
+def test_totals_of_case_62_in_joules(tmp_path: Path) -> None:
+    document = run(tmp_path, *powered(tmp_path, "62-diff-different-iterations", "a", "b")).document
+    assert document.a.energy is not None and document.b.energy is not None
+    assert (document.a.energy.attributed_j, document.b.energy.attributed_j) == pytest.approx((0.12, 0.08), rel=1e-9)
+
+
+def test_a_gap_in_the_power_log_is_refused(tmp_path: Path) -> None:
+    """Case 41: ten seconds of a kernel without a sample."""
+    [one] = powered(tmp_path, "41-power-sample-gap", "trace")
+    with pytest.raises(InsufficientPowerDataError):
+        run(tmp_path, one, one)
+    document = run(tmp_path, one, one, DiffSettings(min_power_coverage=0.1)).document
+    assert document.a.energy is not None
+    assert document.a.energy.covered_s == pytest.approx(2.0)
+    assert run(tmp_path, one, one, DiffSettings(energy=False)).document.a.energy is None
+
+
+def test_without_power_there_are_no_joules(tmp_path: Path) -> None:
+    document = run(tmp_path, model(), model(20.0)).document
+    assert document.a.energy is None
+    assert {r.energy_j_a for r in document.regions} == {None}
+    assert document.totals["energy_j"].a is None
 
 
 # What lies on disk.

@@ -94,6 +94,7 @@ POWER_FLAGS: dict[str, str] = {
     "negative_energy": "the cell held an energy below zero; stored as NULL",
     "negative_power": "the cell held a power below zero; stored as NULL",
     "not_available": "the sensor gave no reading for this cell of the row; stored as NULL",
+    "simulated": "made by a simulator or a stand-in for a sensor, not by a device",
     "ts_missing": "the row has no time stamp; `ts_ns` is NULL",
     "unit_mismatch": "the unit cannot belong to the field; stored as NULL",
     "unit_unknown": "the unit is missing or unknown; stored as NULL",

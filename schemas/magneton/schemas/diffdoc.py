@@ -32,6 +32,24 @@ class Spread(msgspec.Struct):
     cv_percent: float | None = None
 
 
+class EnergyDoc(msgspec.Struct):
+    """Energy of the devices of one side from its first to its last device activity; NULL where it is unknown.
+
+    ``attributed_j + idle_j + unattributed_j = total_j``. ``label`` is the weakest provenance of the numbers.
+    """
+
+    label: str
+    simulated: bool
+    fields: list[str]
+    window_s: float
+    covered_s: float | None
+    total_j: float | None
+    attributed_j: float | None
+    idle_j: float | None
+    unattributed_j: float | None
+    warnings: list[str]
+
+
 class SideDoc(msgspec.Struct):
     """One of the two recordings: who it is, what was used of it, and what lies outside of what was compared."""
 
@@ -51,6 +69,7 @@ class SideDoc(msgspec.Struct):
     outside_steps_ns: float
     overhead_ns: float
     warnings: list[dict[str, Any]]
+    energy: EnergyDoc | None = None
 
 
 class Note(msgspec.Struct):
@@ -100,7 +119,7 @@ class Group(msgspec.Struct):
     """Regions that consist of the same operators in the same kind of module, summed (the layers of a model).
 
     ``missing_records`` are the sides (``a``, ``b``) that launched work in them whose device records are not in the
-    recording: the time of that side is a lower bound.
+    recording: the time of that side is a lower bound. Energies carry the lower and upper bound of what they may be.
     """
 
     group_id: int
@@ -121,6 +140,9 @@ class Group(msgspec.Struct):
     coarse: bool
     region_ids: list[int]
     missing_records: str | None = None
+    energy_j: Amount = msgspec.field(default_factory=lambda: Amount(None, None))
+    energy_bounds_j_a: list[float] | None = None
+    energy_bounds_j_b: list[float] | None = None
 
 
 class RollupRow(msgspec.Struct):
@@ -132,6 +154,7 @@ class RollupRow(msgspec.Struct):
     transfer_ns: Amount
     calls: Amount
     launches: Amount
+    energy_j: Amount = msgspec.field(default_factory=lambda: Amount(None, None))
 
 
 class Region(msgspec.Struct):
@@ -167,6 +190,12 @@ class Region(msgspec.Struct):
     score: float | None
     coarse: bool
     missing_records: str | None = None
+    energy_j_a: float | None = None
+    energy_j_b: float | None = None
+    energy_low_j_a: float | None = None
+    energy_low_j_b: float | None = None
+    energy_high_j_a: float | None = None
+    energy_high_j_b: float | None = None
 
 
 class Finding(msgspec.Struct):

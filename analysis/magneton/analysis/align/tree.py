@@ -85,7 +85,8 @@ VIEW_OPS = frozenset(
 class Work:
     """Device work of one operator call in one step. Times in ns, sizes in bytes.
 
-    ``n_lost`` launches of kernels left no record of their time: with them, the times are lower bounds.
+    ``n_lost`` launches of kernels left no record of their time: with them, the times are lower bounds. ``n_measured`` of the
+    device activities have an energy, in J, with the bounds of what it may have been.
     """
 
     kernel_ns: float = 0.0
@@ -96,6 +97,10 @@ class Work:
     n_transfers: float = 0.0
     n_calls: float = 0.0
     n_lost: float = 0.0
+    n_measured: float = 0.0
+    energy_j: float = 0.0
+    energy_low_j: float = 0.0
+    energy_high_j: float = 0.0
     class_ns: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: Work) -> None:
@@ -108,6 +113,10 @@ class Work:
         self.n_transfers += other.n_transfers
         self.n_calls += other.n_calls
         self.n_lost += other.n_lost
+        self.n_measured += other.n_measured
+        self.energy_j += other.energy_j
+        self.energy_low_j += other.energy_low_j
+        self.energy_high_j += other.energy_high_j
         for name, value in other.class_ns.items():
             self.class_ns[name] = self.class_ns.get(name, 0.0) + value
 
@@ -122,6 +131,10 @@ class Work:
             self.n_transfers / by,
             self.n_calls / by,
             self.n_lost / by,
+            self.n_measured / by,
+            self.energy_j / by,
+            self.energy_low_j / by,
+            self.energy_high_j / by,
             {name: value / by for name, value in self.class_ns.items()},
         )
 
@@ -129,6 +142,13 @@ class Work:
     def device_ns(self) -> float:
         """Kernels and transfers together."""
         return self.kernel_ns + self.transfer_ns
+
+    @property
+    def known_energy_j(self) -> float | None:
+        """Energy; NULL where that of a device activity is unknown, or there is none."""
+        activities = self.n_kernels + self.n_transfers
+        whole = activities > 0 and self.n_measured >= activities * (1 - 1e-9) and not self.n_lost
+        return self.energy_j if whole else None
 
     @property
     def known_kernel_ns(self) -> float | None:

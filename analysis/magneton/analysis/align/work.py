@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,7 +21,7 @@ _OP_COLUMNS = (
     "forward_op_id",
 )  # fmt: skip
 _KERNEL_COLUMNS = (
-    "name", "ts_ns", "dur_ns", "category", "kernel_class", "device", "launch_id", "op_id", "module_id", "module_call",
+    "kernel_id", "name", "ts_ns", "dur_ns", "category", "kernel_class", "device", "launch_id", "op_id", "module_id", "module_call",
     "step_id", "link", "graph_launch", "bytes", "rank", "layer",
 )  # fmt: skip
 
@@ -263,8 +263,14 @@ class _Builder:
         return Node("launch", "launch", ident, order)
 
 
-def load_side(recording: Recording, rank: int) -> Side:
-    """Build the trees of work of one rank of a recording."""
+def load_side(recording: Recording, rank: int, energy: Mapping[int, tuple[float, float, float]] | None = None) -> Side:
+    """Build the trees of work of one rank of a recording.
+
+    Args:
+        recording: the recording.
+        rank: the rank.
+        energy: energy of kernels by ``kernel_id`` with lower and upper bound, J, where it is known.
+    """
     kernels = _of_rank(recording.table("kernels", _KERNEL_COLUMNS), rank)
     on_device = kernels.num_rows > 0
     step_rows = {r["step_id"]: r for r in _of_rank(recording.table("steps"), rank).to_pylist()}
@@ -273,7 +279,7 @@ def load_side(recording: Recording, rank: int) -> Side:
     overhead_ns: dict[int | None, float] = {}
     lost = lost_launches(recording, rank)
     if on_device:
-        _insert_kernels(builder, recording, kernels, inventory, bool(step_rows))
+        _insert_kernels(builder, recording, kernels, inventory, bool(step_rows), energy or {})
         _insert_lost(builder, lost, bool(step_rows))
     else:
         _insert_host_work(builder, inventory, bool(step_rows), overhead_ns)
@@ -290,7 +296,12 @@ def load_side(recording: Recording, rank: int) -> Side:
 
 
 def _insert_kernels(
-    builder: _Builder, recording: Recording, kernels: pa.Table, inventory: Inventory, has_steps: bool
+    builder: _Builder,
+    recording: Recording,
+    kernels: pa.Table,
+    inventory: Inventory,
+    has_steps: bool,
+    energy: Mapping[int, tuple[float, float, float]],
 ) -> None:
     launches = _of_rank(recording.table("launches", ("launch_id", "name", "ts_ns", "rank")), builder.rank)
     launch_at = {r["launch_id"]: (r["ts_ns"], r["name"]) for r in launches.to_pylist()}
@@ -337,6 +348,9 @@ def _insert_kernels(
             node = builder.node_for_launch(scope, key, name, row["module_call"], path, order)
             node.ident = launch
         work = _device_work(row, float(share[index]))
+        if row["kernel_id"] in energy:
+            work.n_measured = 1
+            work.energy_j, work.energy_low_j, work.energy_high_j = energy[row["kernel_id"]]
         if whole_graph:
             _inside(node, row["layer"], order, short).work = work
         if node.work is None:

@@ -48,6 +48,14 @@ def amount(a: float | None, b: float | None) -> Amount:
     return Amount(a, b, delta, 100.0 * delta / a if a else None)
 
 
+def energy_amount(a: Work | None, b: Work | None) -> Amount:
+    """Return the energies of both sides; the difference is known only if both are, or one side does not do the work."""
+    left, right = (None if work is None else work.known_energy_j for work in (a, b))
+    if (a is not None and left is None) or (b is not None and right is None):
+        return Amount(left, right)
+    return amount(left, right)
+
+
 def class_path(path: str | None) -> str | None:
     """Return a module path without instance numbers: ``GPT2Model/GPT2Block/LayerNorm``."""
     return None if path is None else _INSTANCE.sub("", path)
@@ -189,6 +197,12 @@ def _region(
         score=raw.score,
         coarse=raw.coarse,
         missing_records=_sides(raw.missing),
+        energy_j_a=a.known_energy_j if a else None,
+        energy_j_b=b.known_energy_j if b else None,
+        energy_low_j_a=a.energy_low_j if a and a.known_energy_j is not None else None,
+        energy_low_j_b=b.energy_low_j if b and b.known_energy_j is not None else None,
+        energy_high_j_a=a.energy_high_j if a and a.known_energy_j is not None else None,
+        energy_high_j_b=b.energy_high_j if b and b.known_energy_j is not None else None,
     )
 
 
@@ -217,7 +231,14 @@ def _group(index: int, ids: list[int], regions: list[RawRegion], docs: list[Regi
         coarse=any(regions[i].coarse for i in ids),
         missing_records=_sides({side for i in ids for side in regions[i].missing}),
         region_ids=ids,
+        energy_j=energy_amount(a, b),
+        energy_bounds_j_a=_bounds(a),
+        energy_bounds_j_b=_bounds(b),
     )
+
+
+def _bounds(work: Work | None) -> list[float] | None:
+    return None if work is None or work.known_energy_j is None else [work.energy_low_j, work.energy_high_j]
 
 
 def _sides(sides: Iterable[str]) -> str | None:

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from magneton.analysis.align.tree import Work
-from magneton.analysis.diff.regions import RawRegion, amount, class_path
+from magneton.analysis.diff.regions import RawRegion, amount, class_path, energy_amount
 from magneton.schemas.diffdoc import RollupRow
 
 _QUANTITIES: dict[str, Callable[[Work], float | None]] = {
@@ -39,6 +39,7 @@ def _rows(
                     what: amount(value(a) if "a" in sides else None, value(b) if "b" in sides else None)
                     for what, value in _QUANTITIES.items()
                 },
+                energy_j=energy_amount(a if "a" in sides else None, b if "b" in sides else None),
             )
         )
     rows.sort(key=lambda r: (-_size(r), r.name_a or "", r.name_b or ""))

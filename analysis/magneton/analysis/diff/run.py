@@ -18,9 +18,10 @@ from magneton.analysis.align.steps import Choice, choose_steps, usable_steps
 from magneton.analysis.align.tree import Interner, Node, Work
 from magneton.analysis.align.work import Side, load_side
 from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values
+from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
 from magneton.analysis.diff.findings import find
 from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing, mark_missing
-from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, build, region_docs
+from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, build, energy_amount, region_docs
 from magneton.analysis.diff.rollup import rollups
 from magneton.analysis.recording import Recording
 from magneton.schemas.columns import Table
@@ -56,6 +57,8 @@ class DiffSettings:
         skip_steps: leading steps left out on each side; None judges by time.
         all_steps: leave out no step.
         rank: rank compared on both sides; None takes the lowest that both have.
+        energy: share out the energy of recordings with a power log.
+        min_power_coverage: least share of the device activity's time that power samples must cover.
     """
 
     per: str = "step"
@@ -64,6 +67,8 @@ class DiffSettings:
     skip_steps: int | None = None
     all_steps: bool = False
     rank: int | None = None
+    energy: bool = True
+    min_power_coverage: float = 0.9
 
 
 @dataclass
@@ -92,7 +97,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     Raises:
         NotComparableError: no common work, or a different batch without ``per="sample"``.
     """
-    side_a, side_b = _sides(a, b, settings)
+    side_a, side_b, energy_a, energy_b = _sides(a, b, settings)
     intern = Interner()
     usable_a, usable_b = usable_steps(side_a, intern), usable_steps(side_b, intern)
     choice = choose_steps(usable_a, usable_b, skip=settings.skip_steps, all_steps=settings.all_steps)
@@ -102,6 +107,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     swapped = b.manifest.run_id < a.manifest.run_id
     aligned = [_align(s.name, s.a, s.b, units, scale, intern, swapped) for s in choice.strata]
     method = _by_values(aligned, side_a, side_b, notes)
+    notes += energy_notes(energy_a, energy_b)
     kernel_a = sum(_kernel_ns(part.a.tree) for part in aligned)
     kernel_b = sum(_kernel_ns(part.b.tree) for part in aligned)
     regions = [r for part in aligned for r in build(part.found, part.name, kernel_a, kernel_b)]
@@ -131,8 +137,8 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
         diff_id=identity,
         tool=tool,
         settings=asdict(settings),
-        a=_side_doc(side_a, [p.a for p in aligned], [s for st in choice.strata for s in st.a], len(usable_a)),
-        b=_side_doc(side_b, [p.b for p in aligned], [s for st in choice.strata for s in st.b], len(usable_b)),
+        a=_side_doc(side_a, [p.a for p in aligned], [s for st in choice.strata for s in st.a], len(usable_a), energy_a),
+        b=_side_doc(side_b, [p.b for p in aligned], [s for st in choice.strata for s in st.b], len(usable_b), energy_b),
         comparison=comparison,
         totals=_totals(aligned),
         coverage=coverage,
@@ -180,7 +186,9 @@ def _obstacle(
     return "the devices differ, so the difference is not of the software alone" if same_devices is False else None
 
 
-def _sides(a: Recording, b: Recording, settings: DiffSettings) -> tuple[Side, Side]:
+def _sides(
+    a: Recording, b: Recording, settings: DiffSettings
+) -> tuple[Side, Side, SideEnergy | None, SideEnergy | None]:
     ranks_a, ranks_b = a.ranks(), b.ranks()
     if settings.rank is not None:
         for recording, ranks in ((a, ranks_a), (b, ranks_b)):
@@ -190,14 +198,17 @@ def _sides(a: Recording, b: Recording, settings: DiffSettings) -> tuple[Side, Si
     else:
         common = sorted(set(ranks_a) & set(ranks_b))
         rank_a, rank_b = (common[0], common[0]) if common else (ranks_a[0], ranks_b[0])
-    side_a, side_b = load_side(a, rank_a), load_side(b, rank_b)
+    wanted, least = settings.energy, settings.min_power_coverage
+    energy_a, energy_b = (side_energy(r, k, least) if wanted else None for r, k in ((a, rank_a), (b, rank_b)))
+    side_a = load_side(a, rank_a, energy_a.by_kernel if energy_a else None)
+    side_b = load_side(b, rank_b, energy_b.by_kernel if energy_b else None)
     if side_a.on_device != side_b.on_device:
         on = {True: "device kernels", False: "host operators only"}
         raise NotComparableError(
             f"side A holds {on[side_a.on_device]}, side B {on[side_b.on_device]}",
             remedy="record both on the same kind of device",
         )
-    return side_a, side_b
+    return side_a, side_b, energy_a, energy_b
 
 
 def _check_work(
@@ -325,6 +336,7 @@ def _totals(aligned: list[_Aligned]) -> dict[str, Amount]:
         "kernels": amount(a.n_kernels, b.n_kernels),
         "transfers": amount(a.n_transfers, b.n_transfers),
         "ops": amount(a.n_calls, b.n_calls),
+        "energy_j": energy_amount(a, b),
         "host_ns": amount(_host_ns([p.a for p in aligned]), _host_ns([p.b for p in aligned])),
     }
 
@@ -384,7 +396,9 @@ def _same_devices(a: Side, b: Side) -> bool | None:
     return names_a == names_b if names_a and names_b else None
 
 
-def _side_doc(side: Side, averages: list[Average], used: list[Any], n_recorded: int) -> SideDoc:
+def _side_doc(
+    side: Side, averages: list[Average], used: list[Any], n_recorded: int, energy: SideEnergy | None
+) -> SideDoc:
     manifest = side.recording.manifest
     columns = ("code", "count", "message")
     return SideDoc(
@@ -404,6 +418,7 @@ def _side_doc(side: Side, averages: list[Average], used: list[Any], n_recorded: 
         outside_steps_ns=side.outside_steps_ns,
         overhead_ns=sum(average.overhead_ns for average in averages),
         warnings=side.recording.table("warnings", columns).to_pylist(),
+        energy=energy.document if energy else None,
     )
 
 

@@ -27,6 +27,14 @@ def duration(ns: float | None, signed: bool = False) -> str:
     return f"{sign}{ns / 1e6:.3f} ms" if abs(ns) >= 1e4 or ns == 0 else f"{sign}{ns / 1e3:.3f} us"
 
 
+def energy(joules: float | None, signed: bool = False) -> str:
+    """Return an energy in J or mJ, ``-`` when unknown."""
+    if joules is None:
+        return "-"
+    sign = "+" if signed and joules > 0 else ""
+    return f"{sign}{joules:.4g} J" if abs(joules) >= 1 or joules == 0 else f"{sign}{joules * 1e3:.4g} mJ"
+
+
 def percent(value: float | None) -> str:
     """Return a signed percentage, ``-`` when unknown."""
     return "-" if value is None else f"{value:+.1f} %"
@@ -49,7 +57,10 @@ def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
         document: the diff.
         top: rows shown of each list, largest difference first; 0 for all.
     """
-    found = [_sides(document), _totals(document), _groups(document, top)]
+    found = [_sides(document), _totals(document)]
+    if document.a.energy or document.b.energy:
+        found.append(_energy(document))
+    found.append(_groups(document, top))
     for name, title in (("module", "By module"), ("op", "By operator"), ("kernel_class", "By kernel class")):
         rows = [row for row in document.rollups[name] if row.name_a or row.name_b]
         if rows and (name != "kernel_class" or document.a.on_device):
@@ -123,6 +134,7 @@ def _totals(document: DiffDocument) -> Block:
         "kernels": "kernels" if document.a.on_device else "computing operators",
         "transfers": "transfers",
         "ops": "operator calls",
+        "energy_j": f"energy of kernels and copies{_energy_label(document)}",
     }
     rows = []
     for key, name in names.items():
@@ -130,11 +142,47 @@ def _totals(document: DiffDocument) -> Block:
         on_device_only = key in ("share_ns", "transfer_ns", "transfers", "ops")
         if (value.a is None and value.b is None) or (on_device_only and not document.a.on_device):
             continue
-        show = duration if key.endswith("_ns") else None
+        show = duration if key.endswith("_ns") else energy if key.endswith("_j") else None
         a, b = (show(value.a), show(value.b)) if show else (count(value.a), count(value.b))
-        delta = duration(value.delta, signed=True) if show else count(value.delta)
+        delta = show(value.delta, signed=True) if show else count(value.delta)
         rows.append([name, a, b, delta, percent(value.delta_percent)])
     return Block(f"Per {unit}", ["", "A", "B", "B - A", "B - A %"], rows, right={"A", "B", "B - A", "B - A %"})
+
+
+def _energy_label(document: DiffDocument) -> str:
+    """Return the provenance of the joules, as it must stand beside them."""
+    found = {(one.energy.label, one.energy.simulated) for one in (document.a, document.b) if one.energy}
+    words = sorted({label for label, _ in found} | {"simulated" for _, simulated in found if simulated})
+    return f" ({', '.join(words)})" if words else ""
+
+
+def _energy(document: DiffDocument) -> Block:
+    rows = []
+    for letter, side in (("A", document.a), ("B", document.b)):
+        found = side.energy
+        if found is None:
+            continue
+        covered = "-" if found.covered_s is None else f"{found.covered_s:.4g} of {found.window_s:.4g} s"
+        joules = [energy(v) for v in (found.total_j, found.attributed_j, found.idle_j, found.unattributed_j)]
+        label = f"{found.label}, simulated" if found.simulated else found.label
+        rows.append([letter, *joules, covered, ", ".join(found.fields), label, " ".join(found.warnings)])
+    return Block(
+        "Energy of the devices, first to last device activity",
+        [
+            "",
+            "total",
+            "to kernels",
+            "idle",
+            "unattributed",
+            "power known for",
+            "sensor field",
+            "provenance",
+            "warnings",
+        ],
+        rows,
+        right={"total", "to kernels", "idle", "unattributed", "power known for"},
+        wrap={"warnings"},
+    )
 
 
 def _size(amount: Amount, other: Amount) -> float:
@@ -145,6 +193,7 @@ def _groups(document: DiffDocument, top: int) -> Block:
     differing = [g for g in document.groups if _size(g.kernel_ns, g.transfer_ns)]
     ranked = sorted(differing, key=lambda g: (-_size(g.kernel_ns, g.transfer_ns), g.group_id))
     shown = ranked[:top] if top else ranked
+    joules = bool(document.a.energy or document.b.energy)
     rows = [
         [
             _where(group),
@@ -154,6 +203,7 @@ def _groups(document: DiffDocument, top: int) -> Block:
             duration(_both(group.kernel_ns.a, group.transfer_ns.a)),
             duration(_both(group.kernel_ns.b, group.transfer_ns.b)),
             duration((group.kernel_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
+            *_joules(group, joules),
             " ".join(_remarks(group)) or "-",
         ]
         for group in shown
@@ -161,12 +211,30 @@ def _groups(document: DiffDocument, top: int) -> Block:
     remark = None if len(rows) == len(ranked) else f"{len(ranked) - len(rows)} more groups differ; see regions.parquet"
     return Block(
         "Where they differ, largest first",
-        ["where", "A runs", "B runs", "times", "A", "B", "B - A", "evidence"],
+        [
+            "where",
+            "A runs",
+            "B runs",
+            "times",
+            "A",
+            "B",
+            "B - A",
+            *(["energy A", "energy B"] if joules else []),
+            "evidence",
+        ],
         rows,
-        right={"times", "A", "B", "B - A"},
+        right={"times", "A", "B", "B - A", "energy A", "energy B"},
         wrap={"where", "A runs", "B runs", "evidence"},
         remark=remark,
     )
+
+
+def _joules(group: Group, wanted: bool) -> list[str]:
+    """Return the energies of both sides with their bounds."""
+    if not wanted:
+        return []
+    sides = ((group.energy_j.a, group.energy_bounds_j_a), (group.energy_j.b, group.energy_bounds_j_b))
+    return [energy(v) if b is None else f"{energy(v)} ({energy(b[0])} to {energy(b[1])})" for v, b in sides]
 
 
 def _remarks(group: Group) -> list[str]:

@@ -25,6 +25,12 @@ def diff(
     ] = None,
     all_steps: Annotated[bool, typer.Option("--all-steps", help="Leave out no step.")] = False,
     rank: Annotated[int | None, typer.Option(min=0, help="Rank to compare (default: the lowest both have).")] = None,
+    energy: Annotated[
+        bool, typer.Option("--energy/--no-energy", help="Share out the energy of recordings with a power log.")
+    ] = True,
+    min_power_coverage: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Least share of the time that power samples must cover.")
+    ] = 0.9,
     top: Annotated[int, typer.Option(min=0, help="Rows shown of each list; 0 shows all.")] = 15,
     as_json: Annotated[bool, typer.Option("--json", help="Write the document diff.json to stdout instead.")] = False,
     verbose: Verbose = 0,
@@ -45,7 +51,15 @@ def diff(
         raise UsageError(f"--per is step, sample or token, not {per}")
     if not 0 < threshold < float("inf"):
         raise UsageError(f"--threshold must be above 0 and finite, not {threshold}")
-    settings = DiffSettings(per=per, threshold_percent=threshold, skip_steps=skip_steps, all_steps=all_steps, rank=rank)
+    settings = DiffSettings(
+        per=per,
+        threshold_percent=threshold,
+        skip_steps=skip_steps,
+        all_steps=all_steps,
+        rank=rank,
+        energy=energy,
+        min_power_coverage=min_power_coverage,
+    )
     with working("comparing") as show:
         task = show.task_ids[0]
         published = compare(

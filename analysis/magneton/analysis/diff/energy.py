@@ -1,0 +1,113 @@
+"""Energy of the two sides of a diff: joules per kernel where a power log lies on the time line of the profile.
+
+What the log alone gives is a share by busy time (``apportioned``): shown with its bounds, never judged. Attributed, idle
+and unattributed energy add up to that of the device.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magneton.analysis.energy.apportion import EnergyAttribution, weakest
+from magneton.analysis.energy.attribute import attribute
+from magneton.analysis.energy.result import Window, need_coverage
+from magneton.analysis.recording import Recording
+from magneton.schemas.diffdoc import EnergyDoc, Note
+
+Joules = tuple[float, float, float]  # energy, lower and upper bound
+
+
+@dataclass
+class SideEnergy:
+    """Energy of one side over its whole capture.
+
+    Attributes:
+        by_kernel: energy of each kernel with its bounds, J; kernels of unknown power are not in it.
+        document: totals of the devices, for the document.
+        fields: which readings were used.
+    """
+
+    by_kernel: dict[int, Joules]
+    document: EnergyDoc
+    fields: frozenset[str]
+
+
+def side_energy(recording: Recording, rank: int, min_coverage: float) -> SideEnergy | None:
+    """Share the energy of a recording's devices out among its kernels; None where no power was recorded.
+
+    Args:
+        recording: the recording.
+        rank: rank that is compared.
+        min_coverage: least share of the window that the power samples must cover, 0 to 1.
+
+    Raises:
+        InsufficientPowerDataError: they cover less, or a reading cannot be given to a device.
+    """
+    power = recording.table("power")
+    kernels = recording.table("kernels")
+    kernels = kernels.filter(pc.equal(pc.fill_null(kernels.column("rank"), 0), rank))
+    if not power.num_rows or not kernels.num_rows:
+        return None
+    window = _window(recording, rank, kernels)
+    found = attribute(kernels, power, window)
+    for one in found.values():
+        need_coverage(one.total, min_coverage, f"the kernels of {recording.manifest.label}")
+    by_kernel: dict[int, Joules] = {}
+    for one in found.values():
+        columns = (one.kernels[name].to_pylist() for name in ("kernel_id", "energy_j", "low_j", "high_j"))
+        for kernel, energy, low, high in zip(*columns, strict=True):
+            if energy is not None:
+                by_kernel[kernel] = (energy, energy if low is None else low, energy if high is None else high)
+    fields = frozenset(f for one in found.values() if (f := one.total.provenance.field) is not None)
+    return SideEnergy(by_kernel, _document(found, window, fields), fields)
+
+
+def _window(recording: Recording, rank: int, kernels: pa.Table) -> Window:
+    """Return the time from the first step or device activity to the end of the last."""
+    steps = recording.table("steps", ("ts_ns", "dur_ns", "rank"))
+    steps = steps.filter(pc.equal(pc.fill_null(steps.column("rank"), 0), rank))
+    spans = [
+        (row["ts_ns"], row["ts_ns"] + (row["dur_ns"] or 0))
+        for table in (steps, kernels.select(["ts_ns", "dur_ns"]))
+        for row in table.to_pylist()
+        if row["ts_ns"] is not None
+    ]
+    return Window(min(start for start, _ in spans), max(end for _, end in spans))
+
+
+def _document(found: dict[int, EnergyAttribution], window: Window, fields: frozenset[str]) -> EnergyDoc:
+    def total(values: list[float | None]) -> float | None:
+        known = [value for value in values if value is not None]
+        return math.fsum(known) if len(known) == len(values) else None
+
+    devices = list(found.values())
+    return EnergyDoc(
+        label=weakest([one.label for one in devices]),
+        simulated=any(one.simulated for one in devices),
+        fields=sorted(fields),
+        window_s=window.length_ns / 1e9,
+        covered_s=total([one.total.covered_s for one in devices]),
+        total_j=total([one.total_j for one in devices]),
+        attributed_j=total([one.attributed_j for one in devices]),
+        idle_j=total([one.idle_j for one in devices]),
+        unattributed_j=total([one.unattributed_j for one in devices]),
+        warnings=sorted({code for one in devices for code in (*one.warnings, *one.total.warnings)}),
+    )
+
+
+def energy_notes(a: SideEnergy | None, b: SideEnergy | None) -> list[Note]:
+    """Return what must be said of the joules of both sides before they are compared."""
+    notes = []
+    if (a is None) != (b is None):
+        notes.append(Note("energy_on_one_side", "only one side has a power log: joules cannot be compared"))
+    if a is not None and b is not None and a.fields != b.fields:
+        text = f"side A was measured by {', '.join(sorted(a.fields))}, side B by {', '.join(sorted(b.fields))}"
+        notes.append(Note("sensor_field_mismatch", f"{text}: joules of different sensor fields do not compare"))
+    for letter, side in (("A", a), ("B", b)):
+        if side is not None and side.document.simulated:
+            notes.append(Note("simulated", f"side {letter}: its power is simulated, and so is every joule"))
+    return notes
