@@ -120,6 +120,7 @@ def test_a_recording_of_energy_alone_normalises_and_keeps_its_captures(tmp_path)
         assert set(power["repeat"].to_pylist()) == {0, 1}
         times = [r["ts_ns"] for r in power.to_pylist() if r["repeat"] == 0]
         over = Window(min(times) + 50_000_000, min(times) + 250_000_000)
+        assert set(power["flags"].to_pylist()) == {"simulated"}, "a stand-in says that it is one"
         (energy,) = device_energy(power, over).values()
         assert energy.value_j == pytest.approx(20, rel=0.05)
 

@@ -214,7 +214,7 @@ def test_accelerators_and_rank_are_those_in_use(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "torch", FakeTorch(initialized=True))
     profile = torch_profile.TorchProfile()
     assert profile.devices() == [
-        Device(index=0, name="Fake H200", uuid="0a1b"),
+        Device(index=0, name="Fake H200", uuid="GPU-0a1b"),
         Device(index=1, name="Fake MI300X", uuid=None),
     ]
     assert profile.rank() == 5

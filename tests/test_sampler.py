@@ -104,7 +104,7 @@ def test_a_gpu_lost_on_the_way_marks_the_recording_incomplete(tmp_path, monkeypa
         time.sleep(0.6)
     counter = rows(sampler.result.files[0], "energy_counter")
     assert [r["value"] is None for r in counter].count(True) == 1
-    assert (counter[-1]["value"], counter[-1]["flags"]) == (None, "not_available")
+    assert (counter[-1]["value"], counter[-1]["flags"]) == (None, "not_available simulated")
     assert sampler.result.incomplete and "lost" in sampler.result.notes[0]
 
 
@@ -207,3 +207,12 @@ def test_polls_that_come_late_leave_a_gap_and_no_burst(tmp_path):
     assert steps.max() > 150_000_000
     assert sampler.result.sensors[0]["cost"]["missed_polls"] >= 10
     assert np.sort(steps[:-1])[:3].min() > 500_000, "no burst of polls makes up for those that were missed"
+
+
+def test_the_polling_process_stays_small(tmp_path):
+    """It shares the machine with the program: no framework and no engine is loaded in it."""
+    code = "import sys, magneton.collectors.sensors.worker; sys.stdout.write(' '.join(sys.modules))"
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    loaded = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout.split()
+    assert "magneton.collectors.sensors.worker" in loaded
+    assert not {"torch", "numpy", "pyarrow", "duckdb", "jax"} & set(loaded)

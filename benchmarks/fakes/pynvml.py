@@ -21,6 +21,7 @@ import os
 import string
 import time
 
+SIMULATED = True
 NVML_SUCCESS = 0
 _ERRORS = {
     "UNINITIALIZED": (1, "Uninitialized"),

@@ -12,6 +12,7 @@ import os
 import sys
 from enum import IntEnum
 
+SIMULATED = True
 _STATUS = {1: "INVAL", 2: "NOT_SUPPORTED", 3: "NOT_YET_IMPLEMENTED", 8: "RETRY", 10: "NO_PERM", 31: "NOT_FOUND"}
 _STATUS |= {32: "NOT_INIT", 34: "DRIVER_NOT_LOADED", 30: "BUSY"}
 

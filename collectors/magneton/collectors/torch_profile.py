@@ -96,6 +96,13 @@ class TorchProfile:
         found = []
         for index in range(cuda.device_count()):
             properties = cuda.get_device_properties(index)
-            uuid = getattr(properties, "uuid", None)
-            found.append(Device(index=index, name=properties.name, uuid=None if uuid is None else str(uuid)))
+            found.append(Device(index=index, name=properties.name, uuid=self._uuid(properties)))
         return found
+
+    def _uuid(self, properties: Any) -> str | None:
+        """Return a GPU's UUID as its sensors write it: NVML puts ``GPU-`` before what CUDA, and so torch, calls it."""
+        uuid = getattr(properties, "uuid", None)
+        if uuid is None:
+            return None
+        amd = getattr(getattr(self._torch, "version", None), "hip", None) is not None
+        return str(uuid) if amd or str(uuid).startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"

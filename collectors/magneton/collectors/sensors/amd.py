@@ -169,7 +169,8 @@ class AmdSmiSensor:
                 info.refusals.append(p.Refusal(uuid, name, error.reason))
                 continue
             takers.append((len(self._series), take))
-            self._series.append(p.Series("gpu", uuid, name, field, unit, slow, {"scope": "socket"}))
+            simulated = bool(getattr(self._smi, p.STAND_IN_ATTRIBUTE, False))
+            self._series.append(p.Series("gpu", uuid, name, field, unit, slow, {"scope": "socket"}, simulated))
         if takers:
             self._calls.append((call, takers, slow, uuid))
 

@@ -194,7 +194,8 @@ class NvmlSensor:
 
     def _enter(self, gpu: _Gpu, kind: str, name: str, field: str, unit: str, *, slow: bool = False) -> int:
         labels = gpu.labels | ({"scope": "module", "contains": "gpu"} if kind == "module" else {})
-        self._series.append(p.Series(kind, gpu.uuid, name, field, unit, slow, labels))
+        simulated = bool(getattr(self._nvml, p.STAND_IN_ATTRIBUTE, False))
+        self._series.append(p.Series(kind, gpu.uuid, name, field, unit, slow, labels, simulated))
         return len(self._series) - 1
 
     def _add_fields(self, info: p.SensorInfo, gpu: _Gpu) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from magneton.collectors.sensors.protocol import REASONS, Series
+from magneton.collectors.sensors.protocol import REASONS, SIMULATED, Series
 from magneton.collectors.sensors.spool import RECORD
 from magneton.schemas.parquet import TableWriter
 from magneton.schemas.run_tables import POWER
@@ -24,6 +25,12 @@ def read(path: Path) -> np.ndarray[Any, Any]:
     """Return the records of a spool as a structured array, a cut one at its end left out."""
     data = path.read_bytes()
     return np.frombuffer(data[: len(data) - len(data) % RECORD.size], _DTYPE)
+
+
+def _flags(reason: pa.Array, stand_in: pa.Array) -> pa.Array:
+    """Return both codes where there are both, else the one there is, else NULL."""
+    both = pc.binary_join_element_wise(reason, stand_in, " ")
+    return pc.coalesce(both, reason, stand_in)
 
 
 def write_power(
@@ -60,6 +67,7 @@ def write_power(
         ),
     }
     reasons = pa.array(REASONS, pa.string())
+    stand_in = pa.array([SIMULATED if s.simulated else None for _, s in series], pa.string())
     with TableWriter(path, POWER) as writer:
         for start in range(0, len(spooled), _ROWS):
             part = spooled[start : start + _ROWS]
@@ -67,7 +75,7 @@ def write_power(
             numbers = pa.array(part["series"].astype(np.int32))
             columns = {name: values.take(numbers) for name, values in texts.items()}
             why = part["reason"].astype(np.int32)
-            columns["flags"] = reasons.take(pa.array(why, mask=why < 0))
+            columns["flags"] = _flags(reasons.take(pa.array(why, mask=why < 0)), stand_in.take(numbers))
             columns["value"] = pa.array(part["value"].astype(np.float64), mask=np.isnan(part["value"]))
             columns["ts_ns"] = pa.array(part["ts_ns"].astype(np.int64))
             columns["clock"] = pa.repeat(pa.scalar(CLOCK), n)

@@ -30,6 +30,9 @@ NEGATIVE_ENERGY = "negative_energy"
 NEGATIVE_POWER = "negative_power"
 VALUE_NOT_NUMERIC = "value_not_numeric"
 VALUE_NOT_FINITE = "value_not_finite"
+# Flag of every reading of a stand-in; a library that is one says so in its attribute of this name.
+SIMULATED = "simulated"
+STAND_IN_ATTRIBUTE = "SIMULATED"
 REASONS = (NOT_AVAILABLE, NEGATIVE_ENERGY, NEGATIVE_POWER, VALUE_NOT_NUMERIC, VALUE_NOT_FINITE)
 
 
@@ -83,6 +86,7 @@ class Series:
         unit: ``W``, ``J``, ``MHz``, ``degC``, ``%`` or ``1``.
         slow: read ten times less often (clocks, temperatures: they do not give energy).
         labels: what else is known, e.g. ``range_j`` (where a counter starts again at 0), ``scope``.
+        simulated: a stand-in gives it.
     """
 
     device_kind: str
@@ -92,6 +96,7 @@ class Series:
     unit: str
     slow: bool = False
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    simulated: bool = False
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ TABLE_SCHEMA = pa.schema(
 
 @dataclass(frozen=True)
 class Series:
-    """What all readings of one series share. ``labels`` is JSON text."""
+    """What all readings of one series share. ``labels`` is JSON text, ``flags`` codes that hold for each of them."""
 
     name: str
     source: str
@@ -50,6 +50,7 @@ class Series:
     unit: str | None
     clock: str | None
     labels: str | None = None
+    flags: str | None = None
 
     @property
     def device(self) -> tuple[str | None, str | None]:
@@ -180,11 +181,15 @@ class Readings:
     def _flags(self, part: slice, timeless: Bools) -> pa.Array:
         conflict = self.conflict[part]
         flags: list[str | None] = [None] * len(conflict)
-        marked = np.flatnonzero(conflict | timeless | np.isnan(self.value[part])).tolist()
+        shared = [s.flags for s in self.series]
+        always = np.array([f is not None for f in shared], dtype=bool)[self.code[part]]
+        marked = np.flatnonzero(conflict | timeless | always | np.isnan(self.value[part])).tolist()
         for i in marked:
             reason = self.reasons.get(part.start + i)
             found = [reason] if reason else []
             found += ["conflicting_instant"] if conflict[i] else []
             found += ["ts_missing"] if timeless[i] else []
+            code = shared[self.code[part.start + i]]
+            found += [code] if code else []
             flags[i] = " ".join(found)
         return pa.array(flags, pa.string())

@@ -17,6 +17,8 @@ from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.readings import Series
 
 NAME = "magneton_power"
+# A flag that says what a reading is, not what is wrong with it: it stays.
+SIMULATED = "simulated"
 _COLUMNS = ["name", "ts_ns", "source", "device_kind", "device_id", "field", "value", "unit", "labels", "clock", "flags"]
 _BATCH = 1 << 16
 
@@ -53,10 +55,12 @@ def _row(builder: LogBuilder, position: int, row: tuple[Any, ...]) -> None:
         return builder.drop(position, "clock_unknown", _text(row))
     if not field:
         return builder.drop(position, "field_missing", _text(row))
-    series = builder.series(Series(name or field, source or NAME, kind, device, field, unit, clock, labels))
+    stated = (flags or "").split()
+    simulated = SIMULATED if SIMULATED in stated else None
+    series = builder.series(Series(name or field, source or NAME, kind, device, field, unit, clock, labels, simulated))
     why = None
     if value is None:
-        known = [flag for flag in (flags or "").split() if flag in QUARANTINE_REASONS]
+        known = [flag for flag in stated if flag in QUARANTINE_REASONS]
         why = known[0] if known else "not_available"
     elif value != value:  # NaN
         value, why = None, "not_available"
