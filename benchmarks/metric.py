@@ -96,7 +96,7 @@ class Score:
     labels: int
     regions: int = 0
     mean_region: float = 0.0
-    median_region: float | None = None
+    several: list[int] = field(default_factory=list)
     largest_region: int = 0
     largest_share: float = 0.0
     coarse: list[str] = field(default_factory=list)
@@ -114,6 +114,11 @@ class Score:
     def control(self) -> bool:
         """Nothing is labelled on both sides."""
         return self.labels == 0
+
+    @property
+    def median_region(self) -> float | None:
+        """Median operators a side over regions with several on both sides; None if there is none."""
+        return statistics.median(self.several) if self.several else None
 
     @property
     def f1(self) -> float:
@@ -212,16 +217,15 @@ class Truth:
             kept = self._is_matched(boundary, matched) and self._is_respected(boundary, regions)
             (score.found if kept else score.missing).append(name)
         self._crossed(match, wrong, score)
+        if score.control:
+            score.beyond_inputs += sum(self._pairs_parametric(region) for region in match.regions)
         self._sizes(match, score)
         return score
 
     def _is_wrong(self, pair: Paired, score: Score) -> bool:
         both = tuple(self.shared_labels(side, ids) for side, ids in enumerate((pair.a, pair.b)))
-        depends = [
-            any(t not in f.constant and t in f.parametric for t in ids)
-            for f, ids in zip(self.flows, (pair.a, pair.b), strict=True)
-        ]
-        score.beyond_inputs += all(depends)
+        if score.control:
+            score.beyond_inputs += all(self._depends(side, ids) for side, ids in enumerate((pair.a, pair.b)))
         holds = self.holds(pair)
         score.unchecked += holds is None
         reason = ""
@@ -232,6 +236,18 @@ class Truth:
         if reason:
             score.wrong.append(f"{_brief(pair.a)} = {_brief(pair.b)}: {reason}")
         return bool(reason)
+
+    def _pairs_parametric(self, region: Region) -> bool:
+        """Tell whether a region pairs work on inputs and parameters of A with such work of B."""
+        return all(
+            any(not self._idle(side, o) and self._depends(side, flow.ops[o].writes) for o in ops)
+            for side, (flow, ops) in enumerate(zip(self.flows, (region.ops_a, region.ops_b), strict=True))
+        )
+
+    def _depends(self, side: int, ids: Iterable[int]) -> bool:
+        """Tell whether tensors depend on an input and on a parameter."""
+        flow = self.flows[side]
+        return any(t not in flow.constant and t in flow.parametric for t in ids)
 
     def _is_matched(self, boundary: tuple[list[int], list[int]], matched: Sequence[Paired]) -> bool:
         wanted = [{self.flows[s].group[t] for t in boundary[s]} for s in (0, 1)]
@@ -291,8 +307,7 @@ class Truth:
         for region in match.regions:
             held = []
             for side, ops in enumerate((region.ops_a, region.ops_b)):
-                flow = self.flows[side]
-                held.append({self.segments[side][o] for o in ops if not self._idle(side, flow.ops[o].op_id)})
+                held.append({self.segments[side][o] for o in ops if not self._idle(side, o)})
             held = [found & self._known_segments for found in held]
             explained = blamed[0] & set(region.ops_a) or blamed[1] & set(region.ops_b)
             if held[0] and held[1] and not held[0] & held[1] and not explained:
@@ -354,7 +369,7 @@ class Truth:
                 continue
             covered = [x + y for x, y in zip(covered, busy, strict=True)]
         score.mean_region = statistics.fmean(sizes) if sizes else 0.0
-        score.median_region = statistics.median(several) if several else None
+        score.several = several
         ratios = [c / (c + rest) if c + rest else 1.0 for c, rest in zip(covered, left, strict=True)]
         score.coverage = (ratios[0], ratios[1])
 

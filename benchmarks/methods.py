@@ -1,0 +1,88 @@
+"""What is compared: the matcher at a tolerance, each part of it switched off, the published algorithm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+
+from benchmarks.capture import Captured
+from benchmarks.dominator import dominator_match
+from benchmarks.metric import Score, Truth
+from magneton.analysis.values.graph import ValueGraph, from_tables
+from magneton.analysis.values.match import MatchSettings, ValueMatch, match_values
+
+DEFAULT_TOLERANCE = MatchSettings().tolerance
+# The published algorithm compares singular values, not elements; its authors do not say how closely.
+SPECTRAL_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to match two captured sides."""
+
+    name: str
+    tolerance: float
+    run: Callable[[Truth, ValueGraph, ValueGraph], ValueMatch]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One row: a pair matched by a method. ``seconds`` is of matching alone; ``nbytes`` of both value tables."""
+
+    pair: str
+    method: str
+    tolerance: float
+    score: Score
+    seconds: float
+    nbytes: int
+
+
+def ours(tolerance: float) -> Method:
+    """The matcher as it is."""
+    return Method("magneton", tolerance, lambda _, a, b: match_values(a, b, MatchSettings(tolerance=tolerance)))
+
+
+def ablations(tolerance: float) -> list[Method]:
+    """The matcher without each of its parts."""
+    found = []
+    for field in fields(MatchSettings):
+        if field.type == "bool" and field.default is True:
+            settings = replace(MatchSettings(tolerance=tolerance), **{field.name: False})
+            name = f"without {field.name.replace('_', ' ')}"
+            found.append(Method(name, tolerance, lambda _, a, b, s=settings: match_values(a, b, s)))
+    return found
+
+
+def baselines() -> list[Method]:
+    """The published algorithm, with its two notions of equivalent tensors."""
+    return [
+        Method(
+            f"dominators, {text}",
+            SPECTRAL_TOLERANCE,
+            lambda truth, _a, _b, k=kind: dominator_match(truth, k, SPECTRAL_TOLERANCE),
+        )
+        for kind, text in (("singular", "singular values"), ("moments", "mean and std"))
+    ]
+
+
+def methods(tolerances: Sequence[float], everything: bool) -> list[Method]:
+    """All that is asked for: the matcher at each tolerance, and, with ``everything``, what it is compared with."""
+    chosen = [ours(tolerance) for tolerance in tolerances]
+    if everything:
+        chosen += [*ablations(DEFAULT_TOLERANCE), *baselines()]
+    return chosen
+
+
+def graph_of(side: Captured) -> ValueGraph:
+    """The matcher's view of a side, from its tables alone."""
+    return from_tables(side.ops, side.tensors, side.uses, side.second, side.modules)
+
+
+def apply(name: str, a: Captured, b: Captured, truth: Truth, method: Method) -> Result:
+    """Match a pair by a method and score it."""
+    graphs = graph_of(a), graph_of(b)
+    start = time.perf_counter()
+    match = method.run(truth, *graphs)
+    seconds = time.perf_counter() - start
+    return Result(name, method.name, method.tolerance, truth.score(match), seconds, a.nbytes + b.nbytes)
