@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 from tests.fault_cases import (
-    ENERGY_IN_DIFF,
     Case,
     Context,
     capture,
@@ -21,6 +20,7 @@ from tests.power_cases import S, of_kernel, over, run_json
 from magneton.analysis.energy.devices import DeviceMap, map_devices
 from magneton.analysis.energy.result import EnergyResult, need_coverage, sum_results
 from magneton.analysis.energy.totals import series_of
+from magneton.flows.diff import DiffSettings, compare
 from magneton.flows.normalize import ExtraFiles, normalize
 from magneton.schemas.errors import ClockAlignmentError, InsufficientPowerDataError
 
@@ -40,6 +40,15 @@ def _partial(context: Context, value: Any) -> None:
     assert need_coverage(result, minimum=0.1) == result.value_j
 
 
+def _diff_refuses(context: Context, value: Any) -> None:
+    run = context.powered().path
+    with pytest.raises(InsufficientPowerDataError):
+        compare(run, run, context.tmp_path / "diff")
+    lowered = compare(run, run, context.tmp_path / "diff", DiffSettings(min_power_coverage=0.1)).document
+    assert lowered.a.energy is not None
+    assert lowered.a.energy.covered_s == pytest.approx(2.0)
+
+
 GAP = Case(
     "41-power-sample-gap",
     {
@@ -51,9 +60,9 @@ GAP = Case(
         "energy_j.measured": lambda c, v: close(_gap(c).value_j, v),
         "energy_j.estimated_if_bridged": lambda c, v: close(_gap(c).bridged_j, v),
         "measured_energy_of_kernel": _partial,
+        "diff_using_this_run": _diff_refuses,
         "forbidden.0": lambda c, v: equal((_gap(c).provenance.label, round(_gap(c).value_j or 0)), ("measured", 500)),
     },
-    later={"diff_using_this_run": ENERGY_IN_DIFF},
 )
 
 
@@ -137,6 +146,12 @@ def _one_field(context: Context, value: Any) -> None:
     assert [other.split()[0] for other in used.fields_not_used] == ["power_average"]
 
 
+def _diff_warns(context: Context, value: Any) -> None:
+    a, b = (context.powered(None, log).path for log in ("both.csv", "average_only.csv"))
+    document = compare(a, b, context.tmp_path / "diff", DiffSettings(min_power_coverage=0.0)).document
+    assert "sensor_field_mismatch" in {note.code for note in document.comparison.notes}
+
+
 AVERAGED = Case(
     "50-averaged-versus-instant-power",
     {
@@ -151,8 +166,8 @@ AVERAGED = Case(
         ),
         "forbidden.0": _one_field,
         "forbidden.1": lambda c, v: equal("averaged_power_field" in _burst(c, "average_only.csv").warnings, True),
+        "diff_between_runs_with_different_fields": _diff_warns,
     },
-    later={"diff_between_runs_with_different_fields": ENERGY_IN_DIFF},
 )
 
 # --- 18 nothing ------------------------------------------------------------------------------------------------------------
