@@ -32,6 +32,7 @@ KERNEL_ENERGY = pa.schema(
         ("dynamic_j", pa.float64()),
         ("low_j", pa.float64()),
         ("high_j", pa.float64()),
+        ("label", pa.string()),
         ("n_samples_inside", pa.int64()),
         ("flags", pa.string()),
     ]
@@ -167,6 +168,7 @@ def apportion(
             "dynamic_j": _nullable(None if static is None else energy - static, known),
             "low_j": _nullable(np.minimum(low, energy), known),
             "high_j": _nullable(np.maximum(high, energy), known),
+            "label": pa.array(["apportioned"] * len(energy), pa.string()),
             "n_samples_inside": pa.array(np.where(work.ran, inside, 0).astype(np.int64)),
             "flags": pa.array([f or None for f in flags], pa.string()),
         },

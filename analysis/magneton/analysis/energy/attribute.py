@@ -9,11 +9,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.energy.apportion import EnergyAttribution, apportion
+from magneton.analysis.energy.by_model import refine
 from magneton.analysis.energy.devices import map_devices
 from magneton.analysis.energy.integrate import prepare
 from magneton.analysis.energy.power import power_curve
 from magneton.analysis.energy.result import EnergyResult, Provenance, Window
-from magneton.analysis.energy.totals import MIN_RELATIVE_COVERAGE, PREFERENCE, SensorSeries, series_energy, series_of
+from magneton.analysis.energy.sensor import SensorModel
+from magneton.analysis.energy.totals import (
+    COUNTER,
+    MIN_RELATIVE_COVERAGE,
+    PREFERENCE,
+    SensorSeries,
+    series_energy,
+    series_of,
+)
 
 GPU = "gpu"
 SIMULATED = "simulated"
@@ -27,6 +36,7 @@ def attribute(
     devices: Mapping[int, str] | None = None,
     idle_w: Mapping[int, float] | None = None,
     max_gap_s: float | None = None,
+    models: Mapping[int, SensorModel] | None = None,
 ) -> dict[int, EnergyAttribution]:
     """Share the energy of each GPU of a recording out among its kernels.
 
@@ -37,6 +47,7 @@ def attribute(
         devices: the sensor's name of each device number, where known; else as ``map_devices`` finds it.
         idle_w: power at rest by device number, W.
         max_gap_s: longest interval between power samples that is bridged, s.
+        models: model of the sensor by device number; without one energy is ``apportioned`` and has no interval.
 
     Returns:
         By device number: every device on which a kernel ran. A device without power readings is there with energy NULL.
@@ -62,7 +73,12 @@ def attribute(
             total = total.with_warnings(mapping.warnings)
         gap = None if max_gap_s is None else max_gap_s * 1e9
         curve = power_curve(one, max_gap_ns=gap)
-        found[number] = apportion(work, curve, total, window, idle_w=(idle_w or {}).get(number), simulated=simulated)
+        shared = apportion(work, curve, total, window, idle_w=(idle_w or {}).get(number), simulated=simulated)
+        model = (models or {}).get(number)
+        powers = [s for s in series if mapping and s.device_id == name and s.field != COUNTER]
+        if model is not None and powers and shared.total_j is not None:
+            shared = refine(shared, work, min(powers, key=lambda p: PREFERENCE.index(p.field)), model, total)
+        found[number] = shared
     return found
 
 
