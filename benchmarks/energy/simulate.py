@@ -115,6 +115,12 @@ class Repeated:
         worth = self._power * self._stretch[:, None] * self._whole_active
         self._joules_before = np.vstack([np.zeros(len(self.classes)), np.cumsum(worth, axis=0)])
 
+    def scale(self, factor: float) -> None:
+        """Let everything above rest draw ``factor`` times as much."""
+        self.dynamic_w = self.dynamic_w * factor
+        self._power = self._power * factor
+        self._joules_before = self._joules_before * factor
+
     def _place(self, t: Array) -> tuple[npt.NDArray[np.intp], Array]:
         at = np.clip(np.searchsorted(self.iterations_s, t, "right") - 1, 0, len(self.iterations_s) - 1)
         inside = np.clip((t - self.iterations_s[at]) / self._stretch[at], 0.0, self._lengths[at] / self._stretch[at])

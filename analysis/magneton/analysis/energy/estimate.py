@@ -8,6 +8,7 @@ import numpy as np
 
 from magneton.analysis.energy.fit import Fit, fit_power, hat_integrals
 from magneton.analysis.energy.sensor import SensorModel, Updates
+from magneton.analysis.energy.student import t_quantile
 from magneton.analysis.energy.timeline import Activity, Array, between
 
 Z95 = 1.959964
@@ -75,11 +76,12 @@ def estimate_total(
     fit_var = float(weights @ fit.cov @ weights)
     # Readings see only part of the time: what the power does in between averages out with the number of stretches.
     unseen = call_spread_w if call_spread_w is not None else np.sqrt(max(fit.chi2, 1.0)) * model.noise_w
-    stretches = max(seconds / model.period_s, 1.0)
+    inside = int(np.sum((updates.t_s >= start_s) & (updates.t_s <= end_s)))
+    stretches = max(min(seconds / model.period_s, inside), 1.0)
     fit_var += (unseen * seconds) ** 2 / stretches
     calibration = model.calibration
     true = calibration.true_energy(seen, seconds)
     fit_sd = float(np.sqrt(fit_var)) / calibration.gain
     calibration_sd = calibration.energy_sd(true, seconds)
-    half = Z95 * float(np.hypot(fit_sd, calibration_sd))
+    half = float(np.hypot(t_quantile(0.05, max(fit.free, 2.0)) * fit_sd, Z95 * calibration_sd))
     return TotalEstimate(true, true - half, true + half, fit_sd, calibration_sd, fit)

@@ -22,6 +22,7 @@ CALL_SPREAD = 0.02
 # Drift: corners this far apart, each free by this share of the mean power.
 DRIFT_KNOT_S = 2.0
 DRIFT_SHARE = 0.01
+_MAX_KNOTS = 30
 # Lags to average over: this far apart where that many suffice.
 _LAG_STEP_S = 0.0005
 _LAG_STEPS = (13, 61)
@@ -233,7 +234,7 @@ def _lags(model: SensorModel) -> Array:
 
 def _knots(t: Array) -> Array:
     length = float(t[-1] - t[0])
-    count = int(length // DRIFT_KNOT_S)
+    count = int(min(length // DRIFT_KNOT_S, _MAX_KNOTS))
     return np.linspace(t[0], t[-1], count + 1) if count >= 2 else np.zeros(0)
 
 
