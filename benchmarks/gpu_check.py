@@ -190,6 +190,10 @@ def _main_figure(result: dict[str, Any]) -> str:
             parts += [f"{f} {100 * v['difference']:+.1f} %" for f, v in value.items() if v["difference"] is not None]
         elif isinstance(value, dict) and "b_against_a" in value:
             parts.append(f"{key}: {_main_figure(value)}")
+        elif key == "sensors":
+            parts += [f"{s['source']}: {len(s['series'])} readings" for s in value if s["available"]]
+        elif key in ("device", "versions") and isinstance(value, dict):
+            parts.append(_short(value))
         elif key in ("slowdown", "against_the_counter", "worst_relative_error", "captures", "output_l2"):
             parts.append(f"{key} {_short(value)}")
         elif isinstance(value, dict) and "period_ms" in value:

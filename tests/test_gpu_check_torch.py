@@ -53,7 +53,7 @@ def test_a_whole_rehearsal(root, tmp_path):
     assert failed.keys() <= CANNOT, failed
     files = [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
     assert len(files) <= 8 and all(p.stat().st_size <= 16 << 20 for p in files)
-    assert {"gpt2-eager.zip", "gpt2-fused.zip"} <= {p.name for p in files}
+    assert {"gpt2-eager.zip", "gpt2-fused.zip", "known-load.zip"} <= {p.name for p in files}
     replay = document["stages"]["replay"]["result"]
     assert set(replay) == {"arange", "contiguous", "linear"}
     assert all(r["repeated"] for r in replay.values())

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import statistics
+import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import torch
@@ -89,6 +92,14 @@ class Lab:
         """Sample while a block runs; its result is filled in afterwards."""
         with sample(self.work / "power" / name, ["nvml"], **options) as sampler:
             yield sampler.result
+
+    def keep_power(self, name: str, sampled: Sampled, facts: dict[str, Any]) -> None:
+        """Pack readings with what was going on, as a result of the check."""
+        about = {"sensors": sampled.sensors, "anchors": msgspec.to_builtins(sampled.anchors)} | facts
+        with zipfile.ZipFile(self.out / f"{name}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr(f"{name}/about.json", json.dumps(about, indent=1))
+            for file in sampled.files:
+                archive.write(file, f"{name}/{file.name}")
 
     def burn(self, step: Callable[[], Any], seconds: float) -> RepeatWindow:
         """Run a step again and again for about ``seconds``, with the device idle before and after."""
