@@ -11,11 +11,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from tests.power_cases import books_balance
+from tests.powercap import RANGE_UJ, powercap
 
 from magneton.analysis.energy.result import Window
 from magneton.analysis.energy.totals import device_energy
 from magneton.collectors.recording import RecordingWriter, clock_anchor
 from magneton.collectors.sensors import sample
+from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
 from magneton.flows.normalize import normalize
 from magneton.schemas.errors import SchemaVersionError
 from magneton.schemas.manifest import Capture, System, Workload, read_manifest
@@ -95,7 +97,7 @@ def recorded(path: Path, *repeats: int | None) -> tuple[int, int]:
         captures += sampler.captures()
         sensors += sampler.result.sensors
     end = time.time_ns()
-    manifest = writer.publish(captures, system=System(), workload=Workload(), devices=[])
+    manifest = writer.publish(captures, system=System(), workload=Workload(), devices=[], sensors=sensors)
     assert len(manifest.captures) == len(repeats)
     return begin, end
 
@@ -113,6 +115,7 @@ def test_a_recording_of_energy_alone_normalises_and_keeps_its_captures(tmp_path)
             "raw/energy-r0/rank0/power.parquet",
             "raw/energy-r1/rank0/power.parquet",
         }
+        assert [s["source"] for s in manifest.sensors if s["kind"] == "sensor"] == ["nvml", "nvml"]
         captures = read_table(tmp_path / target / "tables" / "captures.parquet", "captures").to_pylist()
         assert all(c["n_raw"] == c["n_kept"] > 0 for c in captures)
         assert begin <= captures[0]["base_unix_ns"] + captures[0]["ts_ns"] < begin + 60 * 10**9
@@ -148,3 +151,19 @@ def test_readings_share_the_time_line_of_the_trace_of_another_execution(tmp_path
     assert abs(min(times) - op["ts_ns"]) < 5 * 10**9
     warnings = read_table(tables / "warnings.parquet", "warnings").to_pylist()
     assert not [w for w in warnings if w["capture"] == "energy"]
+
+
+def test_a_counter_that_wrapped_is_undone_by_the_range_it_was_recorded_with(tmp_path, monkeypatch):
+    root = powercap(tmp_path / "powercap")
+    monkeypatch.setenv(POWERCAP_VARIABLE, str(root))
+    zone = root / "intel-rapl:0" / "energy_uj"
+    zone.write_text(str(RANGE_UJ - 4_000_000))
+    with sample(tmp_path / "o", ["rapl"], period_s=0.01) as sampler:
+        time.sleep(0.1)
+        zone.write_text("6000000")
+        time.sleep(0.1)
+    log = read_power(sampler.result.files[0])
+    times = log.table["ts_ns"].to_pylist()
+    energies = device_energy(log.table, Window(min(times), max(times)), max_power_w=1e6)
+    assert energies["cpu", "package-0"].value_j == pytest.approx(10.0)
+    assert energies["cpu", "package-1"].value_j == pytest.approx(0.0)

@@ -8,6 +8,7 @@ import time
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from magneton.schemas.files import publish_directory
 from magneton.schemas.ids import run_id, sha256_file
@@ -119,6 +120,7 @@ class RecordingWriter:
         system: System,
         workload: Workload,
         devices: Sequence[Device],
+        sensors: Sequence[dict[str, Any]] = (),
         notes: Sequence[str] = (),
     ) -> Manifest:
         """Hash what lies in the raw directories, write the manifest last and put the recording in place.
@@ -135,6 +137,7 @@ class RecordingWriter:
                 system=system,
                 workload=workload,
                 devices=list(devices),
+                sensors=list(sensors),
                 captures=list(captures),
                 files=files,
                 incomplete=any(capture.incomplete for capture in captures),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -136,19 +137,37 @@ def device_energy(
         window: ns, on the time line of ``power``.
         fields: fields that may be used, best first.
         max_gap_s: longest interval between power samples that is bridged, s.
-        counter_ranges_j: values at which counters start again at 0, J, where known.
+        counter_ranges_j: values at which counters start again at 0, J, where known beside what the readings say themselves.
         max_power_w: more than a device can draw.
     """
     candidates: dict[Device, list[tuple[SensorSeries, EnergyResult]]] = {}
     for kind, device_id in _devices(power):
         candidates[kind, device_id] = []
+    ranges = counter_ranges(power) | dict(counter_ranges_j or {})
     for series in series_of(power, fields):
-        range_j = (counter_ranges_j or {}).get(series.device)
+        range_j = ranges.get(series.device)
         found = series_energy(series, window, max_gap_s=max_gap_s, range_j=range_j, max_power_w=max_power_w)
         candidates[series.device].append((series, found))
     return {
         device: _choose(device, window, found, fields) for device, found in sorted(candidates.items(), key=_by_name)
     }
+
+
+def counter_ranges(power: pa.Table) -> dict[Device, float]:
+    """Return where counters start again at 0, J, by device: the label ``range_j`` that our own recorder writes."""
+    if "labels" not in power.column_names:
+        return {}
+    told = power.filter(pc.match_substring(pc.fill_null(power["labels"].cast(pa.string()), ""), '"range_j"'))
+    keys = ["device_kind", "device_id", "labels"]
+    ranges: dict[Device, float] = {}
+    for row in told.select(keys).group_by(keys).aggregate([]).to_pylist():
+        try:
+            value = float(json.loads(row["labels"])["range_j"])
+        except (ValueError, TypeError, KeyError):
+            continue
+        if value > 0:
+            ranges[row["device_kind"], row["device_id"]] = value
+    return ranges
 
 
 def _by_name(item: tuple[Device, object]) -> tuple[str, str]:
