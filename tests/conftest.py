@@ -6,9 +6,16 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.longer import Longer
 from tests.normalized import Normalizer
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """`HYPOTHESIS_PROFILE=long` gives property tests ten minutes instead of a number of examples (CONTRIBUTING.md)."""
+    if os.environ.get("HYPOTHESIS_PROFILE") == "long":
+        config.pluginmanager.register(Longer(float(os.environ.get("MAGNETON_FUZZ_SECONDS", "600"))))
 
 
 @pytest.fixture(scope="session")

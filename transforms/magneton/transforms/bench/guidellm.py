@@ -40,7 +40,7 @@ def read(path: Path, documents: list[Any], options: r.BenchOptions) -> r.BenchRe
         requests=_first(r.whole(totals.get("successful")), len(done) if requests else None),
         input_tokens=_total(done, "input_tokens", benchmark, "prompt_token_count"),
         output_tokens=_total(done, "output_tokens", benchmark, "output_token_count"),
-        duration_s=r.number(benchmark.get("duration")),
+        duration_s=r.seconds(benchmark.get("duration")),
         source=NAME,
         details=_details(report, benchmark, totals),
     )
@@ -72,14 +72,14 @@ def _start(row: dict[str, Any]) -> Any:
 
 def _request(index: int, row: dict[str, Any], ok: bool) -> r.Request:
     inputs, outputs = _of(row, "input_metrics"), _of(row, "output_metrics")
-    ttft_ms = r.number(row.get("time_to_first_token_ms"))
+    ttft_ms = r.seconds(row.get("time_to_first_token_ms"))
     return r.Request(
         index=index,
         ok=ok,
         input_tokens=_first(r.whole(row.get("prompt_tokens")), r.whole(inputs.get("text_tokens"))),
         output_tokens=_first(r.whole(row.get("output_tokens")), r.whole(outputs.get("text_tokens"))),
         ttft_s=None if ttft_ms is None else ttft_ms / 1e3,
-        latency_s=r.number(row.get("request_latency")),
+        latency_s=r.seconds(row.get("request_latency")),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import decimal
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -130,18 +131,27 @@ def pick(documents: list[Any], options: BenchOptions, path: Path) -> tuple[dict[
 
 
 def whole(value: object) -> int | None:
-    """Return a count, or NULL for anything that is not a whole number of at least 0."""
+    """Return a count, or NULL for anything that is not a whole number from 0 to what 63 bits hold."""
     if isinstance(value, decimal.Decimal) and value.is_finite() and value.adjusted() < 18 and value == int(value):
         value = int(value)
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 def number(value: object) -> float | None:
     """Return a finite number as a float, or NULL."""
-    if isinstance(value, int | decimal.Decimal) and not isinstance(value, bool):
+    if not isinstance(value, int | decimal.Decimal) or isinstance(value, bool):
+        return None
+    try:
         result = float(value)
-        return result if abs(result) != float("inf") and result == result else None
-    return None
+    except OverflowError:  # a whole number of more than 308 digits
+        return None
+    return result if math.isfinite(result) else None
+
+
+def seconds(value: object) -> float | None:
+    """Return a length of time, s, or NULL for anything that is not a finite number of at least 0."""
+    found = number(value)
+    return found if found is not None and found >= 0 else None
 
 
 def nanoseconds(seconds: object) -> int | None:
@@ -225,6 +235,6 @@ def place(
     convert = clock_map(anchors, clock).convert
     for request, start in zip(result.requests, starts_ns, strict=True):
         request.start_unix_ns = None if start is None else convert(start)
-    if result.window_unix_ns is None and duration_ns is not None:
+    if result.window_unix_ns is None and duration_ns is not None and duration_ns >= 0:
         first = min(known)
         result.window_unix_ns = (convert(first), convert(first + duration_ns))

@@ -46,7 +46,7 @@ def workload(document: dict[str, Any], source: str, model: str | None) -> Worklo
         requests=r.whole(document.get("completed")),
         input_tokens=r.whole(document.get("total_input_tokens")),
         output_tokens=r.whole(document.get("total_output_tokens")),
-        duration_s=r.number(document.get("duration")),
+        duration_s=r.seconds(document.get("duration")),
         source=source,
         details=r.scalars(document, _TAKEN),
     )
@@ -70,9 +70,9 @@ def requests(document: dict[str, Any], path: Path) -> list[r.Request]:
     found = []
     for i in range(lengths.pop()):
         cell = {key: values[i] for key, values in lists.items()}
-        ttft = r.number(cell.get("ttfts"))
-        gaps = [r.number(v) for v in cell["itls"]] if isinstance(cell.get("itls"), list) else None
-        latency = r.number(cell.get("latencies"))
+        ttft = r.seconds(cell.get("ttfts"))
+        gaps = [r.seconds(v) for v in cell["itls"]] if isinstance(cell.get("itls"), list) else None
+        latency = r.seconds(cell.get("latencies"))
         if latency is None and ttft is not None and gaps is not None and None not in gaps:
             latency = ttft + sum(g for g in gaps if g is not None)
         found.append(
