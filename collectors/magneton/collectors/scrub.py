@@ -45,6 +45,14 @@ class Scrubber:
         """Return the part of a source file's path that may be shared."""
         return self._path(path.encode("utf-8", "surrogateescape")).decode("utf-8", "replace")
 
+    def text(self, text: str) -> str:
+        """Return a text with the home directory, wherever it is written, as ``~``."""
+        if self._home is None:
+            return text
+        # A path at the very end counts too.
+        raw = text.encode("utf-8", "surrogateescape") + b" "
+        return self._home.sub(b"~", raw)[:-1].decode("utf-8", "replace")
+
     def _frame(self, match: re.Match[bytes]) -> bytes:
         return self._path(match.group())
 
