@@ -216,3 +216,26 @@ def test_the_polling_process_stays_small(tmp_path):
     loaded = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True).stdout.split()
     assert "magneton.collectors.sensors.worker" in loaded
     assert not {"torch", "numpy", "pyarrow", "duckdb", "jax"} & set(loaded)
+
+
+def test_a_process_the_program_forked_does_not_hold_the_sensors_up(tmp_path):
+    with sample(tmp_path / "o", ["nvml"]) as sampler:
+        forked = os.fork()
+        if forked == 0:
+            time.sleep(20)
+            os._exit(0)
+        time.sleep(0.1)
+        before = time.monotonic()
+    os.kill(forked, signal.SIGKILL)
+    os.waitpid(forked, 0)
+    assert time.monotonic() - before < 5
+    assert not sampler.result.incomplete
+
+
+def test_where_no_process_can_be_started_the_program_runs_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    ran = False
+    with sample(tmp_path / "o", ["nvml"]) as sampler:
+        ran = True
+    assert ran and sampler.result.incomplete and not sampler.result.measured
+    assert "could not be started" in sampler.result.notes[0] and sampler.captures() == []

@@ -132,6 +132,8 @@ class _Process:
 
     def stop(self) -> tuple[dict[str, Any] | None, str]:
         """Let it poll once more and end; return what it cost (NULL if it had ended before) and what it said on stderr."""
+        # Said in words: a process that the program forked keeps the pipe open after we have closed it.
+        self._send({"stop": True})
         with contextlib.suppress(BrokenPipeError):
             self._pipe(self._process.stdin).close()
         summary = self._line(_STOP_S)
@@ -211,15 +213,24 @@ class Sampler:
                 meter.start(self.directory)
                 self._started.append(meter)
             if self._names:
-                make = _Process if self._isolation == "process" else _Thread
-                self._source = make(self._names, self._period_s, self._spool)
-                self._found = self._source.ready()
+                self._start_polling()
         except BaseException:
             self._abandon()
             raise
         self.result.anchors = anchors_now()
         self._began_ns = time.monotonic_ns()
         return self
+
+    def _start_polling(self) -> None:
+        make = _Process if self._isolation == "process" else _Thread
+        try:
+            self._source = make(self._names, self._period_s, self._spool)
+        except OSError as error:
+            # The program is what matters: it runs, and its energy is unknown.
+            self.result.notes.append(f"Sensors: the process that reads them could not be started: {error.strerror}.")
+            self.result.incomplete = True
+            return
+        self._found = self._source.ready()
 
     @property
     def pid(self) -> int | None:

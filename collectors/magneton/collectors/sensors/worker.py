@@ -1,8 +1,8 @@
 """The process that polls sensors. It is a process of its own so that the program's interpreter lock is never taken.
 
 Run as ``python -m magneton.collectors.sensors.worker SPOOL`` with a JSON object on stdin (``names``, ``period_s``). It answers
-one JSON line once the first poll is done, polls until stdin closes (also when the program dies), polls once more, and
-answers a second line with what it cost.
+one JSON line once the first poll is done, polls until a line comes or stdin closes, or the program is gone, polls once more,
+and answers a second line with what it cost.
 """
 
 from __future__ import annotations
@@ -112,7 +112,12 @@ def main(target: Path) -> int:
     # Ctrl-C is meant for the program. We end when it closes our stdin.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     wanted = json.loads(sys.stdin.readline())
-    stdin = sys.stdin.fileno()
+    stdin, program = sys.stdin.fileno(), os.getppid()
+
+    def wait(seconds: float) -> bool:
+        # Processes the program forked may hold our stdin open after its end.
+        return bool(select.select([stdin], [], [], seconds)[0]) or os.getppid() != program
+
     opened = open_sensors(wanted["names"])
     try:
         with target.open("ab", buffering=0) as stream:
@@ -120,7 +125,7 @@ def main(target: Path) -> int:
             poller.poll(slow=True)
             _answer(describe(opened) | {"pid": os.getpid()})
             if opened.sensors:
-                poller.run(lambda seconds: bool(select.select([stdin], [], [], seconds)[0]))
+                poller.run(wait)
             _answer(poller.summary())
     except BrokenPipeError:
         return 0
