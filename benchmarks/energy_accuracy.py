@@ -81,10 +81,10 @@ def goals(results: dict[str, list[Any]]) -> list[dict[str, Any]]:
 
     for row in [*results.get("totals", []), *results.get("replays", [])]:
         if row.met is not None:
-            cover = "-" if row.coverage is None else f"{row.coverage:.0f} %"
+            held = "-" if row.coverage is None else f"{row.coverage:.0f} %"
             add(
                 f"{row.what}, {row.window_s:g} s: p90 <= {row.goal_p90:g} %, coverage >= 90 %",
-                f"{row.p90:.2f} %, {cover}",
+                f"{row.p90:.2f} %, {held}",
                 bool(row.met),
             )
     for kind, least, most in (("V100 10 s", 60.0, 5.0), ("A100 60 s", 50.0, 3.0)):

@@ -113,14 +113,17 @@ class _Work:
     start: Times
     end: Times
     ran: Flags
+    empty: Flags
 
 
 def _work(kernels: pa.Table, window: Window) -> _Work:
     start = kernels["ts_ns"].to_numpy().astype(np.int64)
     known = np.asarray(pc.is_valid(kernels["dur_ns"]).to_numpy(), dtype=bool)
     length = np.where(known, pc.fill_null(kernels["dur_ns"], 0).to_numpy(), 0).astype(np.int64)
+    # A kernel that took no time took no energy; one of unknown length took an unknown one.
+    empty = known & (length == 0) & (start >= window.start_ns) & (start <= window.end_ns)
     start, end = np.maximum(start, window.start_ns), np.minimum(start + length, window.end_ns)
-    return _Work(start, end, end > start)
+    return _Work(start, end, end > start, empty)
 
 
 def apportion(
@@ -152,7 +155,7 @@ def apportion(
     last = np.searchsorted(grid.t_ns, np.clip(work.end, window.start_ns, window.end_ns))
     last = np.maximum(last, first)
     energy, share, covered = (_over(x, first, last) for x in (share_j, share_s, grid.seconds))
-    known = work.ran & (covered > 0)
+    known = (work.ran & (covered > 0)) | work.empty
     low, high = _bounds(curve, grid, share_j, work)
     static = None if idle_w is None else idle_w * share
     inside = np.searchsorted(curve.t_ns, work.end, "right") - np.searchsorted(curve.t_ns, work.start, "left")

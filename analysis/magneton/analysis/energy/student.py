@@ -50,7 +50,7 @@ def t_quantile(two_sided: float, freedom: float) -> float:
     low, high = 0.0, 2.0
     while t_two_sided(high, freedom) > two_sided:
         high *= 2
-    for _ in range(80):
+    for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if t_two_sided(middle, freedom) > two_sided else (low, middle)
     return (low + high) / 2
