@@ -167,3 +167,29 @@ def test_a_counter_that_wrapped_is_undone_by_the_range_it_was_recorded_with(tmp_
     energies = device_energy(log.table, Window(min(times), max(times)), max_power_w=1e6)
     assert energies["cpu", "package-0"].value_j == pytest.approx(10.0)
     assert energies["cpu", "package-1"].value_j == pytest.approx(0.0)
+
+
+def test_a_meter_of_its_own_is_a_capture_beside_the_sensors(tmp_path):
+    script = tmp_path / "meter.py"
+    script.write_text(
+        "import sys, time\n"
+        "sys.stdout.write('timestamp_ns,clock,device_kind,device_id,field,value,unit' + chr(10))\n"
+        "while True:\n"
+        "    sys.stdout.write(f'{time.monotonic_ns()},monotonic,wall,plug,power,55.5,W' + chr(10))\n"
+        "    sys.stdout.flush()\n    time.sleep(0.01)\n"
+    )
+    writer = RecordingWriter(tmp_path / "raw", label="metered")
+    sensors = ["nvml", f"command:{sys.executable} {script}"]
+    with sample(writer.raw_directory("energy", 0), sensors) as sampler:
+        time.sleep(0.3)
+    writer.publish(sampler.captures(), system=System(), workload=Workload(), devices=[], sensors=sampler.result.sensors)
+    for source, target in (("raw", "once"), ("once", "again")):
+        normalize([tmp_path / source], tmp_path / target)
+        captures = read_manifest(tmp_path / target).captures
+        assert [(c.name, c.file) for c in captures] == [("energy", "power.parquet"), ("energy-2", "meter.csv")]
+        power = read_table(tmp_path / target / "tables" / "power.parquet", "power")
+        times = [r["ts_ns"] for r in power.to_pylist() if r["device_kind"] == "gpu"]
+        over = Window(min(times) + 50_000_000, min(times) + 250_000_000)
+        found = device_energy(power, over)
+        assert found["wall", "plug"].value_j == pytest.approx(11.1, rel=1e-6)
+        assert found["gpu", "GPU-1"].value_j == pytest.approx(20, rel=0.05)
