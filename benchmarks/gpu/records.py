@@ -58,8 +58,9 @@ def _record(
     options: dict[str, Any] = {} if captures is None else {"captures": captures}
     started = time.perf_counter()
     with torch.inference_mode(), record(path, system="transformers", workload=workload, overwrite=True, **options) as r:
-        runs = getattr(r, "passes", None)
-        for _ in range(1) if runs is None else runs():
+        if captures is not None:
+            r.run(model, (ids,))
+        else:
             for _ in range(steps):
                 model(ids)
                 lab.synchronize()
