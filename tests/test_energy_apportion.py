@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -75,12 +76,10 @@ def idle_by_hand(kernels: list[Kernel], samples: list[tuple[int, float]], end: i
     edges = sorted({0, end, *(t for t, _ in samples), *(e for s, d, _ in kernels for e in (s, s + d))})
     edges = [e for e in edges if 0 <= e <= end]
     total = 0.0
-    for a, b in zip(edges, edges[1:], strict=False):
+    for a, b in itertools.pairwise(edges):
         if not any(s <= a and b <= s + d for s, d, _ in kernels if d):
             middle = (a + b) / 2
-            (t0, w0), (t1, w1) = next(
-                p for p in zip(samples, samples[1:], strict=False) if p[0][0] <= middle <= p[1][0]
-            )
+            (t0, w0), (t1, w1) = next(p for p in itertools.pairwise(samples) if p[0][0] <= middle <= p[1][0])
             total += (w0 + (w1 - w0) * (middle - t0) / (t1 - t0)) * (b - a) / 1e9
     return total
 

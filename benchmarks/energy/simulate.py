@@ -95,6 +95,7 @@ class Repeated:
         powers_w: Array | None = None,
         start_s: float = 0.0,
     ) -> None:
+        self._template = template
         self._one = Timeline(template.start_s, template.length_s, template.class_of, template.classes)
         self.classes = template.classes
         self.board = board
@@ -120,6 +121,13 @@ class Repeated:
         self.dynamic_w = self.dynamic_w * factor
         self._power = self._power * factor
         self._joules_before = self._joules_before * factor
+
+    def kernels(self) -> tuple[Array, Array, list[str]]:
+        """Return start (s), length (s) and class name of every kernel."""
+        stretch = self._stretch[:, None]
+        start = self.iterations_s[:, None] + self._template.start_s * stretch
+        names = [self.classes[c] for c in self._template.class_of.tolist()] * len(self.iterations_s)
+        return start.ravel(), (self._template.length_s * stretch).ravel(), names
 
     def _place(self, t: Array) -> tuple[npt.NDArray[np.intp], Array]:
         at = np.clip(np.searchsorted(self.iterations_s, t, "right") - 1, 0, len(self.iterations_s) - 1)
