@@ -147,7 +147,7 @@ def apportion(
         simulated: the power was simulated.
     """
     work = _work(kernels, window)
-    grid = cut(curve, window, np.unique(np.concatenate([work.start[work.ran], work.end[work.ran]])))
+    grid = cut(curve, window, np.concatenate([work.start[work.ran], work.end[work.ran]]))
     running = _running(work, grid)
     share_j = np.divide(grid.joules, running, out=np.zeros_like(grid.joules), where=running > 0)
     share_s = np.divide(grid.seconds, running, out=np.zeros_like(grid.seconds), where=running > 0)

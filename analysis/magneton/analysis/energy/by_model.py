@@ -21,6 +21,8 @@ from magneton.analysis.energy.totals import COUNTER, SensorSeries
 Values = npt.NDArray[np.float64]
 # Kernels whose names share less of the running time than the longest this many are one class.
 MAX_CLASSES = 60
+# Edges times classes that a timeline may hold: some 600 MB.
+_MAX_CELLS = 20_000_000
 REST = "all other kernels"
 
 
@@ -32,8 +34,9 @@ def kernel_timeline(kernels: pa.Table, origin_ns: int) -> tuple[Timeline, npt.ND
     totals: dict[str, float] = {}
     for name, value in zip(names, length.tolist(), strict=True):
         totals[name] = totals.get(name, 0.0) + value
-    kept = sorted(totals, key=lambda n: (-totals[n], n))[:MAX_CLASSES]
-    classes = (*kept, REST) if len(totals) > MAX_CLASSES else tuple(kept)
+    most = max(4, min(MAX_CLASSES, _MAX_CELLS // max(2 * len(names), 1)))
+    kept = sorted(totals, key=lambda n: (-totals[n], n))[:most]
+    classes = (*kept, REST) if len(totals) > most else tuple(kept)
     index = {name: i for i, name in enumerate(kept)}
     class_of = np.array([index.get(n, len(classes) - 1) for n in names], dtype=np.int64)
     return Timeline(start, length, class_of, classes), class_of

@@ -54,9 +54,8 @@ class Timeline:
         keep = length_s > 0
         start, end, which = start_s[keep], start_s[keep] + length_s[keep], np.asarray(class_of)[keep]
         self.classes = classes
-        edges = np.unique(np.concatenate([start, end]))
-        if len(edges) == 0:
-            edges = np.zeros(1)
+        ordered = np.sort(np.concatenate([start, end]))
+        edges = ordered[np.concatenate([[True], ordered[1:] != ordered[:-1]])] if len(ordered) else np.zeros(1)
         self.edges = edges
         self.start_s, self.end_s = float(edges[0]), float(edges[-1])
         change = np.zeros((len(classes), len(edges)))
