@@ -66,7 +66,7 @@ def test_small_pieces_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     "text",
     [
         "", " \n", "null", "3", '"traceEvents"', "{}", '{"traceEvents": null}', '{"traceEvents": {}}', '{"traceEvents": "x"}',
-        "[1, 2, 3]", '[["a"], ["b"]]', "\ufeff", "traceEvents", '{"traceEvents": [] "x": 1}', '{"traceEvents": []} garbage',
+        "[1, 2, 3]", '[{"file": "a.json", "batch_size": 32}]', '[["a"], ["b"]]', "\ufeff", "traceEvents", '{"traceEvents": [] "x": 1}', '{"traceEvents": []} garbage',
         '{"traceEvents": [], "traceEvents": []}', '{"traceEvents": [{"ph": "X" "ts": 1}]}', "{'traceEvents': []}",
     ],
 )  # fmt: skip
@@ -151,7 +151,7 @@ def test_a_damaged_stream_is_refused() -> None:
     "content",
     [
         gzip.compress(b'{"traceEvents":[' + b" " * (40 << 20) + b"]}"),
-        gzip.compress(b"[" + b"{}," * (14 << 20) + b"{}]"),
+        gzip.compress(b'[{"ph":"M"},' + b"{}," * (14 << 20) + b"{}]"),
         zstandard.ZstdCompressor().compress(b'{"traceEvents":[{"name":"' + b"a" * (40 << 20) + b'"}]}'),
         gzip.compress(b'{"metadata":"' + b"a" * (40 << 20) + b'","traceEvents":[]}'),
     ],

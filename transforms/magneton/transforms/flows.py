@@ -51,7 +51,7 @@ class Arrow:
 
 
 def fold_repeats(stage: Stage) -> None:
-    """Drop arrow ends that only repeat the correlation of a launch or activity on their own track."""
+    """Drop arrow ends that only repeat the correlation of a launch, activity or synchronisation on their own track."""
     stage.flush()
     if not stage.n_rows["flows"]:
         return

@@ -36,8 +36,9 @@ from magneton.transforms.execution_traces import join_execution_traces
 from magneton.transforms.host import NextIds
 from magneton.transforms.inputs import TraceInput
 from magneton.transforms.out import RunWriter
-from magneton.transforms.power.join import PowerInput, TraceSpan, write_power
+from magneton.transforms.power.join import PowerInput, TraceSpan, time_line, write_power
 from magneton.transforms.ranks import assign_ranks
+from magneton.transforms.recorded import RecordedTable, first_instant, write_recorded
 from magneton.transforms.replay_files import place_replays_in
 from magneton.transforms.sources import Limits, Source, find_source
 from magneton.transforms.staging import Pool, Stage
@@ -90,6 +91,7 @@ class Extra:
         tables: rows by table, without ``run_id`` (it is filled in); other missing columns are NULL.
         power: power logs; each becomes a capture. Their files need not be listed again.
         values: values captures, with the directories of their files.
+        recorded: tables that our recorder left beside its captures.
         workload: what is known of the work done; replaces the manifest's.
         files: files it came from; they enter the run id and are kept below ``raw/extra``.
         sensors: descriptions of sensors for the manifest.
@@ -99,6 +101,7 @@ class Extra:
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
     power: Sequence[PowerInput] = ()
     values: Sequence[ValuesInput] = ()
+    recorded: Sequence[RecordedTable] = ()
     workload: Workload | None = None
     files: Sequence[Path] = ()
     sensors: Sequence[dict[str, Any]] = ()
@@ -119,7 +122,7 @@ class Extra:
         for item in self.values:
             folder = Path("raw") / VALUES / f"rank{item.rank}" / (item.input_id or "0")
             places += [(path, folder) for path in item.files()]
-        return places
+        return places + [(item.path, item.folder()) for item in self.recorded]
 
 
 @dataclass
@@ -182,7 +185,7 @@ def normalize(
     )
     notes = list(extra.notes)
     files = _find(inputs, PROFILE, limits, notes) + _find(capture_traces, GRAPH_CAPTURE, limits, notes)
-    if not any(f.kind == PROFILE for f in files) and not extra.power and not extra.values:
+    if not any(f.kind == PROFILE for f in files) and not (extra.power or extra.values or extra.recorded):
         raise UsageError("no trace files were given", remedy="name at least one trace file or a folder of them")
     with publish_directory(out, last=MANIFEST_NAME, overwrite=options.overwrite) as directory:
         work = directory / ".work"
@@ -297,7 +300,8 @@ def _write_tables(
     """Write all tables; return the captures that are not traces."""
     next_ids = NextIds()
     ordered = sorted(files, key=lambda f: (f.kind != PROFILE, f.name, f.rank))
-    spans = [_span(f.stage) for f in ordered if f.stage is not None and f.kind == PROFILE] if extra.power else []
+    timed = extra.power or extra.recorded
+    spans = [_span(f.stage) for f in ordered if f.stage is not None and f.kind == PROFILE] if timed else []
     with RunWriter(directory, run) as writer:
         for done, file in enumerate(ordered):
             if options.progress is not None:
@@ -306,6 +310,10 @@ def _write_tables(
                 keys = {"capture": file.name, "rank": file.rank, "repeat": None, "input_id": None}
                 write_capture(file.stage, writer, keys, next_ids, file.kind)
         more = write_power(extra.power, spans, writer) + write_values(extra.values, writer, next_ids)
+        base = time_line(extra.power, spans)
+        if base is None and not spans:
+            base = first_instant(extra.recorded)
+        more += write_recorded(extra.recorded, base, writer, next_ids)
         for name, table in extra.tables.items():
             if name not in RUN_TABLES:
                 raise KeyError(f"there is no table {name}")

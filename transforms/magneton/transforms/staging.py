@@ -370,7 +370,7 @@ class Stage:
         """Drop flow ends of some categories whose id is the correlation of a row on their own track; return how many."""
         self.flush()
         flows = self._table("flows")
-        kinds = [k for k in ("launches", "kernels") if k in self._created]
+        kinds = [k for k in ("launches", "kernels", "annotations") if k in self._created]
         if not categories or not kinds:
             return 0
         known = " UNION ".join(f"SELECT correlation, track FROM {self._table(k)}" for k in kinds)

@@ -53,7 +53,8 @@ def sniff(head: bytes, path: Path) -> bool:
     if text.startswith(b"{"):
         # The event array may begin beyond the head, or the file may stop before it.
         return b'"traceEvents"' in text or len(head) >= HEAD_BYTES or value_end(text, 0) is None
-    return re.match(rb"\[\s*(?:$|[{\]\[]|null\b)", text) is not None
+    # A list of other things (settings, a memory timeline) has no phases.
+    return text.startswith(b"[") and (b'"ph"' in text or re.fullmatch(rb"\[\s*\]?\s*", text) is not None)
 
 
 def read(source: Input, stage: Stage, limits: Limits) -> None:
