@@ -14,6 +14,7 @@ from magneton.transforms import normalize as transform
 from magneton.transforms.normalize import NormalizeOptions
 from magneton.transforms.power.join import ENTRY_KIND, KIND, PowerInput, open_power, options_of
 from magneton.transforms.power.registry import find_format
+from magneton.transforms.recorded import TABLES, RecordedTable
 from magneton.transforms.values import KIND as VALUES
 from magneton.transforms.values import ValuesInput
 
@@ -74,16 +75,17 @@ def _again(
     kinds = {capture.file: capture.kind for capture in known.captures}
     traces: dict[str, list[Path]] = {"profile": [], "graph_capture": list(capture_traces)}
     values = _values_again(recording, known)
-    raw_values = {path for item in values for path in item.files()}
-    power = _power_again(known, raw)
+    recorded = _recorded_again(known, raw)
+    ours = {path for item in values for path in item.files()} | {item.path for item in recorded}
+    power = _power_again(known, [pair for pair in raw if pair[1] not in ours])
     logs = {item.path for item in power}
     others = [path for entry, path in raw if _is_extra(entry) and path not in logs]
     for entry, path in raw:
         kind = kinds.get(entry.name, "profile")
-        taken = path in logs or path in others or path in raw_values
+        taken = path in logs or path in others or path in ours
         if entry.role == "primary" and kind in traces and not taken:
             traces[kind].append(path)
-    if not traces["profile"] and not power and not values:
+    if not traces["profile"] and not (power or values or recorded):
         raise InputFormatError(
             "keeps no trace of its own", path=recording, remedy="normalise the trace it was made from"
         )
@@ -97,6 +99,7 @@ def _again(
             {
                 "power": power,
                 "values": values,
+                "recorded": recorded,
                 "workload": known.workload,
                 "files": others,
                 "sensors": [s for s in known.sensors if s.get("kind") != ENTRY_KIND],
@@ -146,6 +149,21 @@ def _values_again(recording: Path, known: Manifest) -> list[ValuesInput]:
         for capture in known.captures
         if capture.kind == VALUES
     ]
+
+
+def _recorded_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list[RecordedTable]:
+    """Return the tables that a recorder left beside its captures, each with the capture whose folder it lies in."""
+    found = []
+    for entry, path in raw:
+        parts = PurePosixPath(entry.path or "").parts
+        table = entry.name.removesuffix(".parquet")
+        if len(parts) != 4 or parts[0] != "raw" or table not in TABLES or entry.name == table:
+            continue
+        of = [c for c in known.captures if (c.name, f"rank{c.rank}") == parts[1:3]]
+        if of:
+            own = next((c for c in of if c.file == entry.name), None)
+            found.append(RecordedTable(path, table, own or of[0], known=own is None))
+    return found
 
 
 def _raw_file(recording: Path, entry: FileEntry) -> Path:

@@ -20,6 +20,14 @@ SCRUBBED = (
 )
 
 
+def described_workload(workload: Workload | None) -> Workload:
+    """Return a workload of the recorder's own, saying who stated it."""
+    own = copy.deepcopy(workload) if workload is not None else Workload()
+    if workload is not None and own.source is None:
+        own.source = "record"
+    return own
+
+
 class Profile(Protocol):
     """What a recorder needs of a profiler. ``export`` writes what was recorded into a directory and returns the file."""
 
@@ -73,9 +81,7 @@ class Recorder:
         self._profile = profile
         self._label = label or self.path.name
         self._system = system
-        self._workload = copy.deepcopy(workload) if workload is not None else Workload()
-        if workload is not None and self._workload.source is None:
-            self._workload.source = "record"
+        self._workload = described_workload(workload)
         self._overwrite = overwrite
         self._steps = 0
 

@@ -122,10 +122,11 @@ class RecordingWriter:
         devices: Sequence[Device],
         sensors: Sequence[dict[str, Any]] = (),
         notes: Sequence[str] = (),
+        incomplete: bool = False,
     ) -> Manifest:
         """Hash what lies in the raw directories, write the manifest last and put the recording in place.
 
-        The recording is marked incomplete when one of its captures is.
+        The recording is marked incomplete when one of its captures is, or when ``incomplete`` says so.
         """
         with self._publication:
             files = [self._entry(file) for file in sorted((self._staging / RAW).rglob("*")) if file.is_file()]
@@ -140,7 +141,7 @@ class RecordingWriter:
                 sensors=list(sensors),
                 captures=list(captures),
                 files=files,
-                incomplete=any(capture.incomplete for capture in captures),
+                incomplete=incomplete or any(capture.incomplete for capture in captures),
                 notes=list(notes),
             )
             write_manifest(self._staging, manifest)

@@ -38,6 +38,7 @@ class TorchProfile:
         warmup_steps: steps during which the profiler is on but keeps nothing.
         steps: steps to record after them, each marked ``ProfilerStep#N``; None records everything, unmarked. The number
             must be known beforehand: a profiler told afterwards leaves an empty step at the end.
+        stacks: record Python stacks and module calls; without them the profile costs little, and names no places.
 
     Raises:
         MissingDependencyError: torch is not installed.
@@ -45,7 +46,7 @@ class TorchProfile:
 
     source_format = "kineto"
 
-    def __init__(self, *, warmup_steps: int = 0, steps: int | None = None) -> None:
+    def __init__(self, *, warmup_steps: int = 0, steps: int | None = None, stacks: bool = True) -> None:
         self._torch = import_torch()
         profiler = self._torch.profiler
         schedule = None
@@ -55,8 +56,8 @@ class TorchProfile:
             activities=profiler.supported_activities(),
             schedule=schedule,
             record_shapes=True,
-            with_stack=True,
-            with_modules=True,
+            with_stack=stacks,
+            with_modules=stacks,
         )
 
     def start(self) -> None:

@@ -165,27 +165,35 @@ def record_values(
     if isinstance(fn, torch.nn.Module):
         known += [*fn.parameters(), *fn.buffers()]
     if second_inputs is None:
-        return _raised(_capture(fn, inputs, known, "0", values=values))
-    before = _State(known)
-    first = _raised(_capture(fn, inputs, known, "0", values=values))
-    after = _State(known)
+        return _raised(capture_call(fn, inputs, known, "0", values=values))
+    before = ProgramState(known)
+    first = _raised(capture_call(fn, inputs, known, "0", values=values))
+    after = ProgramState(known)
     before.restore()
     try:
-        first.second = _raised(_capture(fn, second_inputs, known, "1", values=values))
+        first.second = _raised(capture_call(fn, second_inputs, known, "1", values=values))
     finally:
         after.restore()
     return first
 
 
-def _capture(
-    fn: Callable[..., Any], inputs: Any, known: Sequence[Any], input_id: str, *, values: bool
+def capture_call(
+    fn: Callable[..., Any],
+    inputs: Any,
+    known: Sequence[Any],
+    input_id: str,
+    *,
+    values: bool = True,
+    rank: int = 0,
 ) -> ValuesCapture:
+    """Record the dataflow of ``fn(*inputs)``, or of ``fn(**inputs)`` for a mapping; see ``capture_values``."""
     by_name = isinstance(inputs, Mapping)
     return capture_values(
         (lambda: fn(**inputs)) if by_name else (lambda: fn(*inputs)),
         inputs=inputs,
         parameters=known,
         input_id=input_id,
+        keys={"rank": rank},
         values=values,
     )
 
@@ -196,7 +204,7 @@ def _raised(capture: ValuesCapture) -> ValuesCapture:
     return capture
 
 
-class _State:
+class ProgramState:
     """Parameters, gradients and random generators at one moment."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
@@ -216,7 +224,7 @@ class _State:
                 if copy is not None and not torch.equal(tensor.detach(), copy):
                     tensor.detach().copy_(copy)
                 if tensor.is_leaf:
-                    tensor.grad = gradient
+                    tensor.grad = None if gradient is None else gradient.clone()
         torch.set_rng_state(self._random)
         if self._devices is not None:
             torch.cuda.set_rng_state_all(self._devices)

@@ -187,7 +187,11 @@ STEPS = event_table(
     "steps",
     "One iteration: a training step, a forward pass, or one serving step of a scheduler.",
     Column("step_id", INT, "identity within the run"),
-    Column("kind", STRING, "`profiler_step`, `serving_step` or `capture` (the whole capture is the step)"),
+    Column(
+        "kind",
+        STRING,
+        "`profiler_step`, `serving_step`, `bare_step` (of the program by itself, timed on the host) or `capture` (all of it)",
+    ),
     Column("index", INT, "number the system gave it"),
     Column("phase", STRING, "`prefill`, `decode`, `mixed` or NULL"),
     Column("context_requests", INT, "requests in their context (prefill) phase"),

@@ -68,8 +68,10 @@ def side_energy(recording: Recording, rank: int, min_coverage: float) -> SideEne
 
 def _window(recording: Recording, rank: int, kernels: pa.Table) -> Window:
     """Return the time from the first step or device activity to the end of the last."""
-    steps = recording.table("steps", ("ts_ns", "dur_ns", "rank"))
+    steps = recording.table("steps", ("ts_ns", "dur_ns", "rank", "capture"))
     steps = steps.filter(pc.equal(pc.fill_null(steps.column("rank"), 0), rank))
+    # Steps of other captures (the bare program, run by itself) lie at another time.
+    steps = steps.filter(pc.is_in(steps.column("capture"), value_set=pc.unique(kernels.column("capture"))))
     spans = [
         (row["ts_ns"], row["ts_ns"] + (row["dur_ns"] or 0))
         for table in (steps, kernels.select(["ts_ns", "dur_ns"]))

@@ -106,9 +106,7 @@ def write_power(inputs: Sequence[PowerInput], spans: Sequence[TraceSpan], writer
     Raises:
         ClockAlignmentError: a log cannot be brought onto the time line of the traces.
     """
-    base = next((s.base_unix_ns for s in spans if s.base_unix_ns is not None), None)
-    if base is None and not spans:
-        base = _first_instant(inputs)
+    base = time_line(inputs, spans)
     captures = []
     number = 0
     for item in inputs:
@@ -147,6 +145,12 @@ def write_power(inputs: Sequence[PowerInput], spans: Sequence[TraceSpan], writer
             )
         )
     return captures
+
+
+def time_line(inputs: Sequence[PowerInput], spans: Sequence[TraceSpan]) -> int | None:
+    """Return the Unix time (ns) that the times of a run are relative to: that of the first trace, else of the first reading."""
+    base = next((s.base_unix_ns for s in spans if s.base_unix_ns is not None), None)
+    return _first_instant(inputs) if base is None and not spans else base
 
 
 def _first_instant(inputs: Sequence[PowerInput]) -> int | None:
