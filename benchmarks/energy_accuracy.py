@@ -135,7 +135,7 @@ def measure(args: argparse.Namespace) -> dict[str, list[Any]]:
         templates = {"generated 160 ms": cases.make(0.16), "generated 465 ms": cases.make(0.465)}
         if args.traces is not None:
             templates |= trace_templates(args.traces)
-        results["passive"] = [cases.identification(s, seeds) for s in cases.passive(templates)]
+        results["passive"] = [cases.identification(s, seeds) for s in cases.passive(templates) if args.match in s.name]
     if "controls" in wanted:
         results["controls"] = [cases.identification(s, seeds) for s in cases.controls()]
     if "tokens" in wanted:
@@ -154,6 +154,7 @@ def main() -> int:
     parser.add_argument("--power", type=Path, help="folder of recordings beside a meter")
     parser.add_argument("--traces", type=Path, help="folder of traces to take timelines from")
     parser.add_argument("--seeds", type=int, default=10, help="runs per simulated case (some parts take more)")
+    parser.add_argument("--match", default="", help="of the part `passive`, only cases whose name holds this")
     parser.add_argument("--seed", type=int, default=20260101, help="first seed")
     parser.add_argument("--only", nargs="+", choices=PARTS, help="parts to run")
     parser.add_argument("--json", action="store_true")
