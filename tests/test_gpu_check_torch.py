@@ -54,6 +54,11 @@ def test_a_whole_rehearsal(root, tmp_path):
     files = [p for p in (tmp_path / "out").rglob("*") if p.is_file()]
     assert len(files) <= 8 and all(p.stat().st_size <= 16 << 20 for p in files)
     assert {"gpt2-eager.zip", "gpt2-fused.zip", "known-load.zip"} <= {p.name for p in files}
+    recorded = document["stages"]["recordings"]["result"]
+    assert recorded["captures"] == ["energy", "profile", "values"]
+    assert "raw/energy/rank0/power.parquet" in recorded["eager"]["files"]
+    normalised = document["stages"]["normalised"]["result"]
+    assert all(normalised[f"gpt2-{side}"]["power_rows"] > 0 for side in ("eager", "fused"))
     replay = document["stages"]["replay"]["result"]
     assert set(replay) == {"arange", "contiguous", "linear"}
     assert all(r["repeated"] for r in replay.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import shutil
 import time
@@ -17,11 +16,14 @@ from benchmarks.gpu.lab import Lab, gpu_series
 from benchmarks.gpu.work import gpt2
 from magneton.analysis.energy.result import Window
 from magneton.analysis.energy.totals import series_energy
-from magneton.collectors import Workload, record
+from magneton.collectors import Workload
+from magneton.collectors.program import CAPTURES, ProgramRecorder
+from magneton.schemas.manifest import read_manifest
 from magneton.schemas.parquet import read_table
 
 MAX_FILE_BYTES = 16 << 20
-_WARMUP, _STEPS = 2, 5
+# Steps of a few ms: enough of them that the sensor sees some.
+_WARMUP, _STEPS, _SMALL_STEPS = 2, 60, 5
 # The oldest time a zip can hold: archives of equal content are equal.
 _ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 
@@ -37,37 +39,30 @@ def pack(directory: Path, target: Path) -> int:
 
 
 def recordings(lab: Lab) -> dict[str, Any]:
-    """Record GPT-2 both ways (every capture this release offers), and pack what was recorded."""
-    captures = ("energy", "profile", "values") if "captures" in inspect.signature(record).parameters else None
-    found: dict[str, Any] = {"captures": list(captures or ("profile",))}
+    """Record GPT-2 both ways (energy, profile, values on two inputs), and pack what was recorded."""
     layers, heads, width, _, tokens, batch = lab.plan.small_gpt2
+    found: dict[str, Any] = {"captures": list(CAPTURES)}
     for side in ("eager", "fused"):
         model, ids = gpt2(lab, lab.plan.small_gpt2, fused=side == "fused")
         workload = Workload(model="gpt2 (random weights)", batch=batch, input_tokens=batch * tokens)
-        workload.steps, workload.warmup_steps = _STEPS, _WARMUP
+        workload.steps, workload.warmup_steps = (_SMALL_STEPS if lab.plan.simulated else _STEPS), _WARMUP
         workload.details = {"layers": layers, "heads": heads, "width": width, "simulated": lab.plan.simulated}
         path = lab.work / "runs" / f"gpt2-{side}"
-        found[side] = _record(lab, path, model, ids, workload, captures)
+        started = time.perf_counter()
+        with (
+            torch.inference_mode(),
+            ProgramRecorder(path, CAPTURES, system="transformers", workload=workload, overwrite=True) as recorder,
+        ):
+            recorder.run(model, (ids,))
+        taken = time.perf_counter() - started
+        found[side] = {
+            "seconds": taken,
+            "packed_bytes": pack(path, lab.out / f"{path.name}.zip"),
+            "files": _files(path),
+            "notes": read_manifest(path).notes,
+        }
+        lab.kept.setdefault("recordings", []).append(path)
     return found
-
-
-def _record(
-    lab: Lab, path: Path, model: Any, ids: torch.Tensor, workload: Workload, captures: tuple[str, ...] | None
-) -> dict[str, Any]:
-    steps = (workload.steps or 0) + (workload.warmup_steps or 0)
-    options: dict[str, Any] = {} if captures is None else {"captures": captures}
-    started = time.perf_counter()
-    with torch.inference_mode(), record(path, system="transformers", workload=workload, overwrite=True, **options) as r:
-        if captures is not None:
-            r.run(model, (ids,))
-        else:
-            for _ in range(steps):
-                model(ids)
-                lab.synchronize()
-                r.step()
-    size = pack(path, lab.out / f"{path.name}.zip")
-    lab.kept.setdefault("recordings", []).append(path)
-    return {"seconds": time.perf_counter() - started, "packed_bytes": size, "files": _files(path)}
 
 
 def _files(path: Path) -> dict[str, int]:
