@@ -309,10 +309,15 @@ def _merge(
         merged = mean + mean[i]
         variance = np.diag(cov) + cov[i, i] + 2 * cov[i]
         after = np.array([width(m, v, t) for m, v, t in zip(merged, variance, time + time[i], strict=True)])
-        # Among partners a group that is bad anyway comes first, as long as what is good stays good.
         after[i] = np.inf
-        worse = np.array([k not in bad for k in range(len(members))])
-        j = int(np.argmin(after + np.where(worse & (after > MAX_HALF_WIDTH), 10.0, 0.0) + np.where(worse, 0.02, 0.0)))
+        # With another that fails, as long as there is one: what is known by itself stays so. The last one joins the
+        # smallest group that stays known with it.
+        others = [k for k in bad if k != i]
+        if others:
+            j = min(others, key=lambda k: float(after[k]))
+        else:
+            kept = [k for k in range(len(members)) if k != i and after[k] <= MAX_HALF_WIDTH]
+            j = min(kept, key=lambda k: float(mean[k])) if kept else int(np.argmin(after))
         members[j] += members[i]
         mean[j] += mean[i]
         time[j] += time[i]
