@@ -29,7 +29,7 @@ DETACH = "aten::detach"
 T = TypeVar("T")
 
 
-class Watched(TorchDispatchMode):
+class Watched(TorchDispatchMode):  # type: ignore[misc]
     """Keeps a copy of every tensor that an operator reads or writes, with its place among the arguments."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ def _copy(x: Tensor) -> Tensor:
     return x.detach().clone() if plain else x
 
 
-class Timed(TorchDispatchMode):
+class Timed(TorchDispatchMode):  # type: ignore[misc]
     """Times every operator call and nothing else."""
 
     def __init__(self) -> None:

@@ -60,7 +60,7 @@ class _Tensor:
         for rows in splits:
             columns = [a for a in axes if a not in rows]
             matrix = x.transpose(*rows, *columns).reshape(int(np.prod([x.shape[a] for a in rows], dtype=int)), -1)
-            values = np.linalg.svd(matrix, compute_uv=False)[:LARGEST]
+            values = np.asarray(np.linalg.svd(matrix, compute_uv=False)[:LARGEST], np.float64)
             key = (min(matrix.shape), max(matrix.shape))
             found.setdefault(key, []).append(values)
         return found
@@ -242,4 +242,4 @@ def _regions(flows: tuple[Flow, Flow], regions: list[tuple[set[int], set[int]]])
         yield MatchedRegion(tuple(sorted(ours)), tuple(sorted(theirs)), False)
     for side, flow in enumerate(flows):
         for op in flow.ops.keys() - covered[side]:
-            yield MatchedRegion(*(((op,), ()) if side == 0 else ((), (op,))), False)
+            yield MatchedRegion((op,), (), False) if side == 0 else MatchedRegion((), (op,), False)

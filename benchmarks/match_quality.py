@@ -233,21 +233,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console, progress = Console(width=220, soft_wrap=True), Console(stderr=True)
     pairs = {name: pair for name, pair in load_pairs(options.pairs).items() if options.only in name}
     results: list[Result] = []
+    errors: dict[str, str] = {}
     start = time.perf_counter()
     for name in track(pairs, description="matching", console=progress, transient=True):
-        results += measure(name, pairs[name], options.tolerance, not options.plain)
+        try:
+            results += measure(name, pairs[name], options.tolerance, not options.plain)
+        except Exception as error:
+            # A program of somebody else's may fail in any way: the other pairs are still worth measuring.
+            errors[name] = f"{type(error).__name__}: {error}"
     if options.json:
         rows = [
             {"pair": r.pair, "method": r.method, "tolerance": r.tolerance, **as_json(r.score)}
             | {"seconds": r.seconds, "bytes": r.nbytes}
             for r in results
         ]
-        document = {"rows": rows, "totals": totals(results), "seconds": time.perf_counter() - start}
+        document = {"rows": rows, "totals": totals(results), "errors": errors, "seconds": time.perf_counter() - start}
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
     else:
         print_table(console, results, options.every_row)
+        for name, reason in errors.items():
+            console.print(f"not measured: {name}: {reason}", markup=False)
         console.print(f"{len(pairs)} pairs in {time.perf_counter() - start:.0f} s")
-    return int(any(failures(r) for r in results if r.method == OURS))
+    return int(bool(errors) or any(failures(r) for r in results if r.method == OURS))
 
 
 if __name__ == "__main__":

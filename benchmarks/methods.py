@@ -38,31 +38,39 @@ class Result:
     nbytes: int
 
 
+def _matcher(name: str, settings: MatchSettings) -> Method:
+    def run(_: Truth, a: ValueGraph, b: ValueGraph) -> ValueMatch:
+        return match_values(a, b, settings)
+
+    return Method(name, settings.tolerance, run)
+
+
+def _published(name: str, kind: str) -> Method:
+    def run(truth: Truth, _a: ValueGraph, _b: ValueGraph) -> ValueMatch:
+        return dominator_match(truth, kind, SPECTRAL_TOLERANCE)
+
+    return Method(name, SPECTRAL_TOLERANCE, run)
+
+
 def ours(tolerance: float) -> Method:
     """The matcher as it is."""
-    return Method("magneton", tolerance, lambda _, a, b: match_values(a, b, MatchSettings(tolerance=tolerance)))
+    return _matcher("magneton", MatchSettings(tolerance=tolerance))
 
 
 def ablations(tolerance: float) -> list[Method]:
     """The matcher without each of its parts."""
-    found = []
-    for field in fields(MatchSettings):
-        if field.type == "bool" and field.default is True:
-            settings = replace(MatchSettings(tolerance=tolerance), **{field.name: False})
-            name = f"without {field.name.replace('_', ' ')}"
-            found.append(Method(name, tolerance, lambda _, a, b, s=settings: match_values(a, b, s)))
-    return found
+    parts = [field.name for field in fields(MatchSettings) if field.default is True]
+    return [
+        _matcher(f"without {part.replace('_', ' ')}", replace(MatchSettings(tolerance=tolerance), **{part: False}))
+        for part in parts
+    ]
 
 
 def baselines() -> list[Method]:
     """The published algorithm, with its two notions of equivalent tensors."""
     return [
-        Method(
-            f"dominators, {text}",
-            SPECTRAL_TOLERANCE,
-            lambda truth, _a, _b, k=kind: dominator_match(truth, k, SPECTRAL_TOLERANCE),
-        )
-        for kind, text in (("singular", "singular values"), ("moments", "mean and std"))
+        _published("dominators, singular values", "singular"),
+        _published("dominators, mean and std", "moments"),
     ]
 
 

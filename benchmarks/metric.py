@@ -145,6 +145,7 @@ class Truth:
         # A segment of one side only says nothing of what may be paired with it.
         self._known_segments = set(self.segments[0].values()) & set(self.segments[1].values())
         self._partners: dict[tuple[int, int], bool] = {}
+        self._held: dict[tuple[tuple[int, ...], tuple[int, ...]], bool | None] = {}
 
     # ------------------------------------------------------------------------------------------------ values
 
@@ -160,6 +161,12 @@ class Truth:
 
     def holds(self, pair: Paired) -> bool | None:
         """Tell whether matched tensors really have the same value on every input; None if that is not known."""
+        key = tuple(pair.a), tuple(pair.b)
+        if key not in self._held:
+            self._held[key] = self._holds(pair)
+        return self._held[key]
+
+    def _holds(self, pair: Paired) -> bool | None:
         tolerance, noise = self.tolerance(pair.a, pair.b)
         known = None
         for which in range(min(len(s.known) for s in self.sides)):

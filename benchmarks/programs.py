@@ -13,7 +13,8 @@ from torch.utils._pytree import tree_map_only
 
 from benchmarks.marks import Listener, listening
 
-Program = nn.Module | Callable[..., Any]
+# A module, or any other callable such as a training step.
+Program = Callable[..., Any]
 Case = tuple[Program, Sequence[Any], Mapping[str, str]]
 Factory = Callable[[], Case]
 
@@ -76,7 +77,7 @@ def labelled(program: Program, labels: Mapping[str, str], listener: Listener) ->
     missing = labels.keys() - modules.keys()
     if missing:
         raise KeyError(f"no module {sorted(missing)[0]!r} in the program (it has {len(modules)})")
-    wrapped: list[nn.Module] = []
+    wrapped: list[tuple[nn.Module, Any]] = []
     for path, label in labels.items():
         module = modules[path]
         inner, earlier = module.forward, module.__dict__.get("forward")
@@ -88,19 +89,17 @@ def labelled(program: Program, labels: Mapping[str, str], listener: Listener) ->
                 listener(_label, tensor)
             return value
 
-        forward.earlier = earlier  # type: ignore[attr-defined]
-        module.forward = forward  # type: ignore[method-assign]
-        wrapped.append(module)
+        module.forward = forward
+        wrapped.append((module, earlier))
     try:
         with listening(listener):
             yield
     finally:
-        for module in reversed(wrapped):
-            earlier = module.__dict__["forward"].earlier
+        for module, earlier in reversed(wrapped):
             if earlier is None:
                 del module.__dict__["forward"]
             else:
-                module.forward = earlier  # type: ignore[method-assign]
+                module.forward = earlier
 
 
 def second_input(x: Tensor) -> Tensor:
