@@ -38,6 +38,10 @@ test: $(VENV)/.dev ## Run the quick tests (TEST_ARGS are passed on to pytest)
 test-slow: $(VENV)/.dev ## Run the slow tests
 	@$(BIN)/python -m pytest -m slow $(TEST_ARGS)
 
+.PHONY: test-torch
+test-torch: $(VENV)-torch/.ready ## Run the tests that need PyTorch, in an environment of their own (.venv-torch)
+	@$(VENV)-torch/bin/python -m pytest -m "not slow" $(TEST_ARGS) $(wildcard tests/test_*_torch.py)
+
 .PHONY: lint
 lint: $(VENV)/.dev ## Check format, style, types and which stage imports which
 	@$(BIN)/ruff format --check .
@@ -74,6 +78,15 @@ $(VENV)/.core: pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+# PyTorch stays out of .venv: the core must work without it, and nothing shows that better than its absence.
+$(VENV)-torch/.ready: pyproject.toml
+	@echo "Preparing $(VENV)-torch ..." >&2
+	@test -x $(VENV)-torch/bin/python || $(PYTHON) -m venv $(VENV)-torch
+	@$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 transformers==5.24.0
+	@$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 --editable . --group dev
 	@touch $@
 
 # After .core, so that `make -j` never installs twice at once into one environment.
