@@ -159,10 +159,15 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
 def _missing(choice: Choice, a: Side, b: Side, notes: list[Note]) -> tuple[Missing | None, Missing | None]:
     """Find launches of the compared steps whose device records are missing, and say so."""
     for letter, side in (("A", a), ("B", b)):
-        empty = [step.name for step in side.steps if not step.tree.device_ns]
-        if empty:
-            text = f"side {letter}: of {', '.join(empty)} there is no device record at all: left out"
+        empty = [step for step in side.steps if not step.tree.device_ns]
+        timeless = [step.name for step in empty if any(w.n_kernels + w.n_transfers for w in _works(step.tree))]
+        nothing = [step.name for step in empty if step.name not in timeless]
+        if nothing:
+            text = f"side {letter}: of {', '.join(nothing)} there is no device record at all: left out"
             notes.append(Note("steps_without_records", text))
+        if timeless:
+            text = f"side {letter}: no device record of {', '.join(timeless)} has a length: left out"
+            notes.append(Note("steps_without_lengths", text))
     both = (
         find_missing(a, [step for stratum in choice.strata for step in stratum.a]),
         find_missing(b, [step for stratum in choice.strata for step in stratum.b]),
@@ -308,6 +313,10 @@ def _by_values(aligned: list[_Aligned], a: Side, b: Side, notes: list[Note]) -> 
         if not result.match.second_input:
             notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
     return "values"
+
+
+def _works(tree: Node) -> list[Work]:
+    return [leaf.work for leaf in tree.leaves() if leaf.work]
 
 
 def _leaf_total(tree: Node) -> Work:
