@@ -21,7 +21,8 @@ def model() -> Any:
 
 
 def trace_text(recording: Path) -> str:
-    return gzip.decompress((recording / read_manifest(recording).files[0].path).read_bytes()).decode()
+    (trace,) = (f for f in read_manifest(recording).files if f.name.endswith(".json.gz"))
+    return gzip.decompress((recording / trace.path).read_bytes()).decode()
 
 
 def events(recording: Path, category: str) -> list[dict[str, Any]]:

@@ -102,11 +102,12 @@ class ModuleStack:
         self._original = torch.nn.Module.__call__
         original, enter, leave = self._original, self._enter, self._leave
 
-        def call(module: Any, *args: Any, **kwargs: Any) -> Any:
-            entered = enter(module)
+        # A profiler takes the frame of `nn.Module.__call__` for the call of a module, which it finds as its `self`.
+        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+            entered = enter(self)
             result = None
             try:
-                result = original(module, *args, **kwargs)
+                result = original(self, *args, **kwargs)
             finally:
                 leave(entered, result)
             return result

@@ -8,14 +8,16 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from magneton.collectors.scrub import Scrubber
-from magneton.schemas.parquet import conform
+from magneton.schemas.parquet import conform, write_table
 from magneton.schemas.run_tables import KNOBS
 
+FILE = "knobs.parquet"
 # Environment variables that frameworks and their libraries read, by how their names begin.
 PREFIXES = (
     "ACCELERATE_",
@@ -78,6 +80,11 @@ _MATMUL = (
 )
 _PREFERENCES = ("preferred_blas_library", "preferred_linalg_library", "preferred_rocm_fa_library")
 _PLAIN = (bool, int, float, str, type(None))
+
+
+def write_knobs(path: Path, models: Iterable[Any], keys: Mapping[str, Any]) -> None:
+    """Write the settings in force now to a raw file; see ``knobs``."""
+    write_table(path, KNOBS, knobs(models, keys))
 
 
 def knobs(models: Iterable[Any] = (), keys: Mapping[str, Any] | None = None) -> pa.Table:

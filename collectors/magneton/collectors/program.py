@@ -11,15 +11,13 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from magneton.collectors import step_times
-from magneton.collectors.knobs import knobs
+from magneton.collectors.knobs import FILE, write_knobs
 from magneton.collectors.recorder import PROFILE, SCRUBBED, described_workload
 from magneton.collectors.recording import RecordingWriter, cpu, versions
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch_profile import TorchProfile, import_torch
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Capture, Device, System, Workload
-from magneton.schemas.parquet import write_table
-from magneton.schemas.run_tables import KNOBS
 
 if TYPE_CHECKING:
     from magneton.collectors.values import ValuesCapture
@@ -30,7 +28,6 @@ CAPTURES = (ENERGY, PROFILE, VALUES)
 DEFAULT_STEPS = 5
 DEFAULT_WARMUP_STEPS = 2
 VALUES_FORMAT = "magneton-values"
-KNOBS_FILE = "knobs.parquet"
 NO_SECOND = "There is no second input: values that agree by accident for this one input are not told apart."
 
 
@@ -147,7 +144,7 @@ class ProgramRecorder:
         keys = {"capture": capture, "rank": self._rank}
         if capture == VALUES:
             keys["input_id"] = "0"
-        write_table(self._directory(capture, "0") / KNOBS_FILE, KNOBS, knobs(models, keys))
+        write_knobs(self._directory(capture, "0") / FILE, models, keys)
 
     def _directory(self, capture: str, input_id: str | None = None) -> Path:
         directory = self._writer.raw_directory(capture, self._rank)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, overload
 
 from magneton.collectors.recording import RecordingWriter, clock_anchor, cpu, versions
 from magneton.collectors.torch_profile import TorchProfile
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Capture, Device, System, Workload
+
+if TYPE_CHECKING:
+    from magneton.collectors.program import ProgramRecorder
 
 PROFILE = "profile"
 SCRUBBED = (
@@ -62,6 +66,7 @@ class Recorder:
         system: name of what runs.
         workload: the work, as its author states it.
         overwrite: replace an earlier recording at ``path``.
+        settings: record the settings that were in force at the end of the block.
 
     Raises:
         OutputExistsError: ``path`` is taken (raised on entering the block, before anything runs).
@@ -76,8 +81,10 @@ class Recorder:
         system: str | None = None,
         workload: Workload | None = None,
         overwrite: bool = False,
+        settings: bool = False,
     ) -> None:
         self.path = Path(path)
+        self._settings = settings
         self._profile = profile
         self._label = label or self.path.name
         self._system = system
@@ -129,6 +136,10 @@ class Recorder:
         self._anchors.append(clock_anchor())
         rank = self._profile.rank()
         file = self._profile.export(self._writer.raw_directory(PROFILE, rank))
+        if self._settings:
+            from magneton.collectors.knobs import FILE, write_knobs
+
+            write_knobs(self._writer.raw_directory(PROFILE, rank) / FILE, (), {"capture": PROFILE, "rank": rank})
         notes = [SCRUBBED]
         if error is not None:
             notes.append(f"Stopped by {type(error).__name__} after {self._steps} whole steps, warm-up included.")
@@ -152,17 +163,54 @@ class Recorder:
         )
 
 
+@overload
 def record(
     path: str | PathLike[str],
     *,
+    captures: None = None,
     label: str | None = None,
     system: str | None = None,
     workload: Workload | None = None,
     overwrite: bool = False,
-) -> Recorder:
-    """Record a PyTorch program's profile: operators, shapes, Python frames, module calls, kernels.
+    stacks: bool = True,
+) -> Recorder: ...
 
-    Use it around the loop, and say where each step ends::
+
+@overload
+def record(
+    path: str | PathLike[str],
+    *,
+    captures: Sequence[str],
+    label: str | None = None,
+    system: str | None = None,
+    workload: Workload | None = None,
+    overwrite: bool = False,
+    stacks: bool = True,
+    seed: int = 1,
+    sensors: Sequence[str] | None = None,
+) -> ProgramRecorder: ...
+
+
+def record(
+    path: str | PathLike[str],
+    *,
+    captures: Sequence[str] | None = None,
+    label: str | None = None,
+    system: str | None = None,
+    workload: Workload | None = None,
+    overwrite: bool = False,
+    stacks: bool = True,
+    seed: int = 1,
+    sensors: Sequence[str] | None = None,
+) -> Recorder | ProgramRecorder:
+    """Record a PyTorch program: its profile, and, where it can be run again, its values and its energy.
+
+    A program that can be run again is handed over, and runs as often as the captures need::
+
+        with record("runs/mine", captures=("energy", "profile", "values"), workload=Workload(model="gpt2", batch=4)) as rec:
+            rec.run(model, (ids,))
+
+    A loop that cannot is profiled as it runs; say where each step ends::
 
         with record("runs/mine", workload=Workload(model="gpt2", batch=4, steps=5, warmup_steps=2)) as recorder:
             for batch in batches:
@@ -170,23 +218,29 @@ def record(
                 recorder.step()
 
     The first ``workload.warmup_steps`` steps run but are not in the trace; ``workload.steps`` are recorded. Without
-    ``workload.steps`` everything in the block is recorded, with no step marks. A profile with stacks slows the host down
-    (typically by 1.2 to 2 times), so its times are for comparing shares, not for stating speed. When the block raises,
-    what was recorded until then is published and marked incomplete. In a job of several ranks give each its own path.
+    ``workload.steps`` everything in the block is recorded, with no step marks (with ``captures``: 5 steps after 2). A profile
+    with stacks slows the host down (typically by 1.2 to 2 times), so its times are for comparing shares, not for stating
+    speed. When the block raises, what was recorded until then is published and marked incomplete. In a job of several ranks
+    give each its own path.
 
     Args:
         path: directory of the recording, which must not exist unless ``overwrite`` is given.
+        captures: some of ``energy``, ``profile`` and ``values``, for a program that is run with ``rec.run``. None: a
+            profile of what runs in the block.
         label: free text naming it (default: the directory's name).
         system: name of what runs, e.g. ``transformers``.
         workload: model, batch, tokens, steps, warm-up.
         overwrite: replace an earlier recording at ``path``.
+        stacks: Python stacks and module calls in the profile.
+        seed: of the second input, which the recorder draws.
+        sensors: sensors to read beside the energy capture (see ``magneton.collectors.sensors.sample``).
 
     Returns:
         The recorder, to be entered.
 
     Raises:
         MissingDependencyError: torch is not installed.
-        UsageError: a number of steps below 1, or of warm-up steps below 0.
+        UsageError: a number of steps below 1, or of warm-up steps below 0; a capture that does not exist.
     """
     steps = workload.steps if workload is not None else None
     warmup_steps = (workload.warmup_steps if workload is not None else None) or 0
@@ -194,5 +248,19 @@ def record(
         raise UsageError(
             f"cannot record {steps} steps after {warmup_steps} of warm-up", remedy="record at least 1 step"
         )
-    profile = TorchProfile(warmup_steps=warmup_steps, steps=steps)
-    return Recorder(path, profile, label=label, system=system, workload=workload, overwrite=overwrite)
+    if captures is not None:
+        from magneton.collectors.program import ProgramRecorder
+
+        return ProgramRecorder(
+            path,
+            captures,
+            label=label,
+            system=system,
+            workload=workload,
+            overwrite=overwrite,
+            seed=seed,
+            sensors=sensors,
+            stacks=stacks,
+        )
+    profile = TorchProfile(warmup_steps=warmup_steps, steps=steps, stacks=stacks)
+    return Recorder(path, profile, label=label, system=system, workload=workload, overwrite=overwrite, settings=True)

@@ -107,6 +107,13 @@ class RecordingWriter:
             publish_directory(path, last=MANIFEST_NAME, overwrite=overwrite)
         )
 
+    @property
+    def raw_root(self) -> Path:
+        """Directory of all raw files, for those who write them from another process."""
+        root = self._staging / RAW
+        root.mkdir(exist_ok=True)
+        return root
+
     def raw_directory(self, capture: str, rank: int) -> Path:
         """Return (and make) the directory for what a capture leaves on one rank."""
         directory = self._staging / RAW / capture / f"rank{rank}"

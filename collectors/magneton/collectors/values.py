@@ -119,22 +119,26 @@ def capture_values(
     except Exception as error:
         failure = error
     row_keys = {"run_id": _MEMORY, "capture": VALUES, "rank": 0, "repeat": None, "input_id": input_id}
-    compiled = sum(call.compiled for call in recorder.calls)
-    notes = []
-    if compiled:
-        notes.append(
-            f"{compiled} operators of the values capture lie in regions under torch.compile; they were looked into "
-            "eagerly, while the profile times the compiled code."
-        )
     return ValuesCapture(
         tables=tables_of(recorder, row_keys | dict(keys or {})),
         input_id=input_id,
         outputs=result,
         marks=recorder.marks,
         boundaries=recorder.boundaries,
-        notes=notes,
+        notes=notes_of(recorder),
         error=failure,
     )
+
+
+def notes_of(recorder: ValueRecorder) -> list[str]:
+    """Return what the reader of a capture should know."""
+    compiled = sum(call.compiled for call in recorder.calls)
+    if not compiled:
+        return []
+    return [
+        f"{compiled} operators of the values capture lie in regions under torch.compile; they were looked into "
+        "eagerly, while the profile times the compiled code."
+    ]
 
 
 def record_values(

@@ -1,0 +1,158 @@
+"""The recorder inside a recorded command: waits for torch, follows the steps, records the wanted ones, answers."""
+
+from __future__ import annotations
+
+import atexit
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from magneton.collectors.attach.order import Answer, Order, claim
+
+if TYPE_CHECKING:
+    from magneton.collectors.attach.sessions import Session
+
+
+class _Loader(Loader):
+    """Loads a module as its own loader does, then calls back."""
+
+    def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
+        self._loader, self._then = loader, then
+
+    def create_module(self, spec: Any) -> ModuleType | None:
+        """Return what the real loader makes."""
+        made: ModuleType | None = self._loader.create_module(spec)
+        return made
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Run the module and call back."""
+        self._loader.exec_module(module)
+        self._then(module)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _AfterImport(MetaPathFinder):
+    """Calls back once a module has been imported."""
+
+    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
+        self._name, self._then = name, then
+
+    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
+        """Find the module as usual, and put our loader around its own."""
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._then)
+        return spec
+
+
+class Attached:
+    """Opens and closes the window of steps that is recorded."""
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._process = os.getpid()
+        self._session: Session | None = None
+        self._over = False
+        self._ended = 0
+        self._rank = 0
+        self._modules: list[Any] = []
+
+    # What the program does.
+
+    def called(self, module: Any, args: Sequence[Any]) -> None:
+        """An outermost module is about to be called."""
+        if self._over:
+            return
+        if not any(module is known for known in self._modules):
+            self._modules.append(module)
+        if self._session is None and self._order.warmup_steps == 0:
+            self.guarded(self._open)
+        session = self._session
+        if session is not None:
+            self.guarded(lambda: session.called(module, args))
+
+    def returned(self, result: Any) -> None:
+        """An outermost module has returned."""
+        session = self._session
+        if session is not None:
+            self.guarded(lambda: session.returned(result))
+
+    def ended(self, kind: str) -> None:
+        """A step has ended."""
+        if not self._over:
+            self.guarded(lambda: self._step(kind))
+
+    def _step(self, kind: str) -> None:
+        session = self._session
+        if session is not None:
+            session.step(kind)
+            if session.complete:
+                self._close()
+            return
+        self._ended += 1
+        if self._ended >= self._opens_at:
+            self._open()
+
+    @property
+    def _opens_at(self) -> int:
+        """Steps after which recording begins: a profiler keeps nothing of its first ones, but must be there for them."""
+        return min(1, self._order.warmup_steps) if self._order.capture == "profile" else self._order.warmup_steps
+
+    # What is done about it.
+
+    def guarded(self, action: Callable[[], Any]) -> None:
+        """Do something of ours. Whatever goes wrong with it is not the program's affair."""
+        try:
+            action()
+        except Exception as error:
+            self._over, self._session = True, None
+            failure = f"{type(error).__name__}: {error}"
+            Answer(rank=self._rank, failure=failure).write(self._order)
+            sys.stderr.write(f"magneton: the {self._order.capture} capture failed: {failure}\n")
+
+    def _open(self) -> None:
+        from magneton.collectors.attach.sessions import open_session, rank_of_process
+
+        self._rank = rank_of_process()
+        if not claim(self._order, self._rank):
+            self._over = True
+            return
+        self._session = open_session(self._order, self._rank, self._modules)
+        atexit.register(self._at_exit)
+
+    def _close(self) -> None:
+        session, self._session = self._session, None
+        self._over = True
+        if session is not None:
+            session.close().write(self._order)
+
+    def _at_exit(self) -> None:
+        if self._session is not None and os.getpid() == self._process:
+            self.guarded(self._close)
+
+
+def attach() -> None:
+    """Follow the order this process was started with, as soon as torch is imported."""
+    order = Order.from_environment()
+    if order is None:
+        return
+    attached = Attached(order)
+
+    def begin(torch: ModuleType) -> None:
+        from magneton.collectors.attach.steps import StepWatcher
+
+        attached.guarded(lambda: StepWatcher(torch, attached))
+
+    if "torch" in sys.modules:
+        begin(sys.modules["torch"])
+    else:
+        sys.meta_path.insert(0, _AfterImport("torch", begin))

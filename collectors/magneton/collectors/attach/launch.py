@@ -1,0 +1,215 @@
+"""Runs a command once per capture, with the recorder inside, and makes one recording of what the runs leave."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+
+from magneton.collectors.attach.order import VARIABLE, Answer, Order, read_answers
+from magneton.collectors.attach.steps import MODULE_CALLS
+from magneton.collectors.recorder import described_workload
+from magneton.collectors.recording import RecordingWriter, cpu
+from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageError
+from magneton.schemas.manifest import Device, System, Workload
+
+CAPTURES = ("energy", "profile", "values")
+# What a shell adds to the number of the signal that ended a command.
+_SIGNALLED = 128
+# What the recorder inside the command imports of us.
+_PACKAGES = ("collectors", "schemas")
+
+
+class NothingRecordedError(MagnetonError):
+    """A command ran and left nothing to record."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How a command is recorded.
+
+    Attributes:
+        captures: which captures; the command runs once for each.
+        warmup_steps: steps before those that are recorded.
+        steps: steps to record in the energy and profile captures; None: all until the end.
+        value_steps: steps to record in the values capture; None: all until the end.
+        sensors: sensors to read; None: all there are.
+        stacks: Python stacks in the profile.
+        label: free text naming the recording.
+        system: name of what runs.
+        workload: the work, as its author states it.
+        overwrite: replace an earlier recording.
+        report: told what is done.
+        output_to_stderr: send what the command writes to stdout to stderr, so that stdout stays free.
+    """
+
+    captures: Sequence[str] = CAPTURES
+    warmup_steps: int = 2
+    steps: int | None = 5
+    value_steps: int | None = 1
+    sensors: Sequence[str] | None = None
+    stacks: bool = True
+    label: str | None = None
+    system: str | None = None
+    workload: Workload | None = None
+    overwrite: bool = False
+    report: Callable[[str], None] = field(default=lambda _: None)
+    output_to_stderr: bool = False
+
+
+def record_command(command: Sequence[str], out: Path, launch: Launch | None = None) -> int:
+    """Record an unmodified program.
+
+    Args:
+        command: the program and its arguments, as the user typed them.
+        out: directory of the recording.
+        launch: how.
+
+    Returns:
+        The exit code of the command: of the first run that failed, else 0. What was recorded until a failure is published,
+        marked incomplete.
+
+    Raises:
+        UsageError: no command, or captures that do not exist.
+        InputNotFoundError: the command cannot be started.
+        OutputExistsError: ``out`` is taken (nothing has run then).
+        NothingRecordedError: the command succeeded, and no step of it was seen.
+    """
+    launch = launch or Launch()
+    if not command:
+        raise UsageError("there is no command to record", remedy="give one after --")
+    unknown = [name for name in launch.captures if name not in CAPTURES]
+    if unknown or not launch.captures:
+        wrong = unknown[0][:40] if unknown else "none"
+        raise UsageError(f"there is no capture {wrong!r}", remedy=f"give some of {', '.join(CAPTURES)}")
+    writer = RecordingWriter(out, label=launch.label or out.name, overwrite=launch.overwrite)
+    wanted = [name for name in CAPTURES if name in launch.captures]
+    answers: list[Answer] = []
+    code = 0
+    try:
+        with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
+            folder = _folder(Path(scratch))
+            for number, capture in enumerate(wanted, 1):
+                launch.report(f"run {number} of {len(wanted)}: {capture}")
+                order = _order(launch, capture, writer, Path(scratch))
+                code = _run(command, order, folder, sys.stderr.fileno() if launch.output_to_stderr else None)
+                found = read_answers(order)
+                answers += found
+                if code or not _recorded(found):
+                    break
+        if not _recorded(answers):
+            writer.discard()
+            if code:
+                return code
+            raise _nothing(answers, launch)
+        _publish(writer, answers, launch, code, wanted)
+    except BaseException:
+        writer.discard()
+        raise
+    return code
+
+
+def _recorded(answers: Sequence[Answer]) -> bool:
+    return any(answer.captures for answer in answers)
+
+
+def _nothing(answers: Sequence[Answer], launch: Launch) -> NothingRecordedError:
+    failure = next((answer.failure for answer in answers if answer.failure), None)
+    if failure is not None:
+        return NothingRecordedError(f"the recorder failed inside the command: {failure}")
+    return NothingRecordedError(
+        f"the command ran, and fewer than {launch.warmup_steps + 1} steps of it were seen",
+        remedy="a step is a call of an outermost torch module or of an optimiser; try --warmup 0, "
+        "or record in the program with magneton.collectors.record",
+    )
+
+
+def _order(launch: Launch, capture: str, writer: RecordingWriter, answers: Path) -> Order:
+    return Order(
+        capture=capture,
+        raw=str(writer.raw_root),
+        answers=str(answers),
+        warmup_steps=launch.warmup_steps,
+        steps=launch.value_steps if capture == "values" else launch.steps,
+        stacks=launch.stacks,
+        sensors=None if launch.sensors is None else list(launch.sensors),
+    )
+
+
+def _folder(scratch: Path) -> str:
+    """Make the one folder that goes on the command's path: the recorder, and nothing else of our environment."""
+    folder = scratch / "site"
+    (folder / "magneton").mkdir(parents=True)
+    for package in _PACKAGES:
+        spec = find_spec(f"magneton.{package}")
+        if spec is None or spec.origin is None:
+            raise RuntimeError(f"magneton.{package} is not where it was imported from")
+        (folder / "magneton" / package).symlink_to(Path(spec.origin).resolve().parent, target_is_directory=True)
+    custom = Path(__file__).resolve().parent / "site" / "sitecustomize.py"
+    (folder / "sitecustomize.py").symlink_to(custom)
+    return str(folder)
+
+
+def _run(command: Sequence[str], order: Order, folder: str, stdout: int | None) -> int:
+    """Run the command to its end and return its exit code, as a shell would."""
+    known = os.environ.get("PYTHONPATH", "")
+    environment = os.environ | {
+        VARIABLE: order.encode(),
+        "PYTHONPATH": os.pathsep.join([folder, *([known] if known else [])]),
+    }
+    sys.stdout.flush()
+    try:
+        process = subprocess.Popen(list(command), env=environment, stdout=stdout)  # noqa: S603 - the command the user typed
+    except OSError as error:
+        raise InputNotFoundError(
+            f"cannot be started: {error.strerror}", path=command[0], remedy="give a program after --"
+        ) from error
+    while True:
+        try:
+            code = process.wait()
+            break
+        except KeyboardInterrupt:
+            # The terminal has told the command as well; how it ends is its own affair.
+            continue
+    return _SIGNALLED - code if code < 0 else code
+
+
+def _publish(
+    writer: RecordingWriter, answers: Sequence[Answer], launch: Launch, code: int, wanted: Sequence[str]
+) -> None:
+    captures = [capture for answer in answers for capture in answer.captures]
+    notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))
+    devices: dict[tuple[str, int | None], Device] = {}
+    versions: dict[str, str] = {}
+    for answer in answers:
+        devices |= {(d.kind, d.index): d for d in answer.devices}
+        versions = answer.versions | versions
+        if answer.failure:
+            notes.append(f"The recorder failed in rank {answer.rank}: {answer.failure}")
+    counted = next((a.step_kind for a in answers if a.step_kind), MODULE_CALLS)
+    notes.append(f"Recorded from outside: steps are {counted}; the command ran once for each capture.")
+    missing = [name for name in wanted if name not in {c.kind for c in captures}]
+    if missing:
+        notes.append(f"Captures that were wanted and are missing: {', '.join(missing)}.")
+    if code:
+        notes.append(f"The command ended with exit code {code}.")
+        for capture in captures:
+            capture.incomplete = capture.incomplete or (not missing and capture.kind == wanted[-1])
+    workload = described_workload(launch.workload)
+    done = [a for a in answers for c in a.captures if c.kind == "profile"]
+    workload.steps = done[0].steps if done else workload.steps
+    workload.warmup_steps = launch.warmup_steps
+    writer.publish(
+        captures,
+        system=System(name=launch.system, versions=versions),
+        workload=workload,
+        devices=[cpu(), *devices.values()],
+        sensors=[sensor for answer in answers for sensor in answer.sensors],
+        notes=notes,
+        incomplete=bool(missing or code or any(a.failure for a in answers)),
+    )

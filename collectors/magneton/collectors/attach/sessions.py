@@ -1,0 +1,220 @@
+"""The captures of a program that is recorded as it is: from one end of a step to another."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any
+
+from magneton.collectors import step_times
+from magneton.collectors.attach.order import Answer, Order
+from magneton.collectors.attach.steps import MODULE_CALLS
+from magneton.collectors.dataflow import INPUT, PARAMETER
+from magneton.collectors.dispatch import ValueRecorder
+from magneton.collectors.knobs import FILE, write_knobs
+from magneton.collectors.program import ENERGY, NO_SECOND, VALUES_FORMAT
+from magneton.collectors.recorder import PROFILE, SCRUBBED
+from magneton.collectors.recording import versions
+from magneton.collectors.sensors import anchors_now, sample
+from magneton.collectors.torch_profile import TorchProfile, import_torch
+from magneton.collectors.values import notes_of
+from magneton.collectors.values_tables import VALUES, tables_of, write_tables
+from magneton.schemas.manifest import Capture
+
+
+def rank_of_process() -> int:
+    """Return the rank of this process."""
+    return TorchProfile().rank()
+
+
+class Session(ABC):
+    """One capture while it is open.
+
+    Args:
+        order: what to record.
+        rank: rank of this process.
+        modules: outermost modules called so far.
+    """
+
+    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
+        self.order, self.rank = order, rank
+        self.modules = list(modules)
+        self.steps = 0
+        self.kind = ""
+        self._torch = import_torch()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all wanted steps have ended."""
+        return self.order.steps is not None and self.steps >= self.order.steps
+
+    def called(self, module: Any, args: Sequence[Any]) -> None:
+        """Take note of a call of an outermost module."""
+        if not any(module is known for known in self.modules):
+            self.modules.append(module)
+
+    def returned(self, result: Any) -> None:
+        """Take note of what an outermost module returned; most captures have no use for it."""
+        del result
+
+    def step(self, kind: str) -> None:
+        """Take note of the end of a step."""
+        self.kind = kind
+        self.steps += 1
+
+    @abstractmethod
+    def finish(self, answer: Answer) -> None:
+        """Stop, write the raw files and say in the answer which."""
+
+    def close(self) -> Answer:
+        """End the capture and return what it left."""
+        answer = Answer(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
+        self.finish(answer)
+        keys = {"capture": self.order.capture, "rank": self.rank}
+        below = ["0"] if self.order.capture == VALUES else []
+        if below:
+            keys["input_id"] = "0"
+        write_knobs(self.order.directory(self.rank, *below) / FILE, self.modules, keys)
+        wanted = self.order.steps
+        if wanted is not None and self.steps < wanted:
+            answer.notes.append(f"The {self.order.capture} capture ended after {self.steps} of {wanted} steps.")
+            for capture in answer.captures:
+                capture.incomplete = True
+        answer.versions = versions()
+        answer.devices = TorchProfile().devices()
+        return answer
+
+    def _synchronize(self) -> None:
+        if self._torch.cuda.is_initialized():
+            self._torch.cuda.synchronize()
+
+
+class EnergySession(Session):
+    """Sensors beside the bare program."""
+
+    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
+        super().__init__(order, rank, modules)
+        self._spans: list[tuple[int, int]] = []
+        self._synchronize()
+        self._anchors = anchors_now()
+        self._sampler = sample(order.directory(rank), order.sensors, rank=rank)
+        self._sampler.__enter__()
+        self._begin = time.monotonic_ns()
+
+    def step(self, kind: str) -> None:
+        """Note when the step ended."""
+        super().step(kind)
+        if self.complete:
+            self._synchronize()
+        now = time.monotonic_ns()
+        self._spans.append((self._begin, now))
+        self._begin = now
+
+    def finish(self, answer: Answer) -> None:
+        """Stop the sensors and write the times of the steps."""
+        result = self._sampler.stop()
+        path = self.order.directory(self.rank) / step_times.FILE
+        step_times.write_steps(path, self._spans, {"capture": ENERGY, "rank": self.rank})
+        answer.captures = self._sampler.captures() or [
+            Capture(
+                name=ENERGY,
+                kind=ENERGY,
+                rank=self.rank,
+                source_format=step_times.SOURCE_FORMAT,
+                file=step_times.FILE,
+                anchors=[*self._anchors, *anchors_now()],
+            )
+        ]
+        answer.sensors, answer.notes = result.sensors, list(result.notes)
+
+
+class ProfileSession(Session):
+    """The native profiler."""
+
+    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
+        super().__init__(order, rank, modules)
+        self._warmup = max(0, order.warmup_steps - 1)
+        steps = order.steps
+        warmup = self._warmup if steps is not None else 0
+        self._anchors = anchors_now()
+        self._profile = TorchProfile(warmup_steps=warmup, steps=steps, stacks=order.stacks)
+        self._profile.start()
+
+    def step(self, kind: str) -> None:
+        """Tell the profiler that a step ended; those of its warm-up are not counted."""
+        if self._warmup:
+            self._warmup -= 1
+            self.kind = kind
+        else:
+            super().step(kind)
+        if self.order.steps is not None:
+            self._profile.step()
+
+    def finish(self, answer: Answer) -> None:
+        """Stop the profiler and write its trace."""
+        self._profile.stop()
+        file = self._profile.export(self.order.directory(self.rank))
+        answer.captures = [
+            Capture(
+                name=PROFILE,
+                kind=PROFILE,
+                rank=self.rank,
+                source_format=self._profile.source_format,
+                file=file.name,
+                anchors=[*self._anchors, *anchors_now()],
+            )
+        ]
+        answer.notes = [SCRUBBED]
+
+
+class ValuesSession(Session):
+    """The dispatch-level hook. What the program feeds its outermost modules counts as input."""
+
+    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
+        super().__init__(order, rank, modules)
+        self._recorder = ValueRecorder(unknown_constant=False)
+        for module in self.modules:
+            self._announce(module)
+        self._recorder.__enter__()
+
+    def _announce(self, module: Any) -> None:
+        self._recorder.announce([*module.parameters(), *module.buffers()], PARAMETER)
+
+    def called(self, module: Any, args: Sequence[Any]) -> None:
+        """Take note of parameters and inputs."""
+        if not any(module is known for known in self.modules):
+            self._announce(module)
+        super().called(module, args)
+        leaves = self._torch.utils._pytree.tree_leaves(list(args))
+        tensors = [t for t in leaves if isinstance(t, self._torch.Tensor)]
+        self._recorder.announce(tensors, INPUT)
+
+    def returned(self, result: Any) -> None:
+        """Take note of outputs."""
+        self._recorder.finish(result)
+
+    def finish(self, answer: Answer) -> None:
+        """Stop recording and write the tables."""
+        self._recorder.__exit__(None, None, None)
+        keys = {"run_id": None, "capture": VALUES, "rank": self.rank, "repeat": None, "input_id": "0"}
+        write_tables(self.order.directory(self.rank, "0"), tables_of(self._recorder, keys))
+        answer.captures = [
+            Capture(
+                name=VALUES,
+                kind=VALUES,
+                rank=self.rank,
+                input_id="0",
+                source_format=VALUES_FORMAT,
+                file="ops.parquet",
+            )
+        ]
+        answer.notes = [*notes_of(self._recorder), NO_SECOND]
+
+
+_SESSIONS: dict[str, type[Session]] = {ENERGY: EnergySession, PROFILE: ProfileSession, VALUES: ValuesSession}
+
+
+def open_session(order: Order, rank: int, modules: Sequence[Any]) -> Session:
+    """Begin a capture."""
+    return _SESSIONS[order.capture](order, rank, modules)
