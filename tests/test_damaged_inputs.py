@@ -128,7 +128,7 @@ ANY = ODD | st.recursive(
 
 
 def read_or_refused(content: bytes | Path, name: str = "input") -> None:
-    """Normalise one file, salvaging or not; what comes out has books that balance, what is refused leaves nothing."""
+    """Normalise one file, salvaging it where it is cut off; books balance, and what is refused leaves nothing."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / name
         if isinstance(content, Path):
@@ -151,6 +151,7 @@ def read_or_refused(content: bytes | Path, name: str = "input") -> None:
             assert {w["code"] for w in rows["warnings"]} <= all_codes.WARNING_CODES.keys()
             assert {q["reason"] for q in rows["quarantine"]} <= all_codes.QUARANTINE_REASONS.keys()
             assert all((r["dur_ns"] or 0) >= 0 for t in ("ops", "launches", "kernels", "frames") for r in rows[t])
+            return
 
 
 def damaged(data: st.DataObject, content: bytes) -> bytes:

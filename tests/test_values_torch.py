@@ -24,6 +24,21 @@ def seen(fn: Any, *inputs: Any, **options: Any) -> Seen:
     return Seen(record_values(fn, inputs, **options))
 
 
+# -- what runs
+
+
+def test_an_operator_with_a_kernel_of_its_own_is_not_taken_apart() -> None:
+    x = randn(4, 5)
+    got = seen(torch.ops.aten.silu_backward, randn(4, 5, seed=1), x)
+    assert got.names == ["silu_backward"]
+
+    def inferred(at: Any, weight: Any) -> Any:
+        with torch.inference_mode():
+            return torch.nn.functional.linear(at, weight)
+
+    assert "linear" not in seen(inferred, x, randn(3, 5)).names
+
+
 # -- identity, views
 
 

@@ -71,6 +71,7 @@ _OVERWRITES = {
     "uniform_",
     "zero_",
 }
+_BACKENDS = ("CPU", "CUDA")
 # Operators that write to arguments without their schema saying so: arguments, and the flag that must be set.
 _UNSTATED = dict.fromkeys(
     ("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm"), (("running_mean", "running_var"), "training")
@@ -176,8 +177,14 @@ def describe(function: Any) -> Operator:
         empty=ours and base in _EMPTY,
         random=torch.Tag.nondeterministic_seeded in function.tags,
         product=ours and (base in _PRODUCTS or base.startswith("_scaled_dot_product")),
-        composite=torch._C._dispatch_has_kernel_for_dispatch_key(function.name(), "CompositeImplicitAutograd"),
+        composite=_composite(function.name()),
     )
+
+
+def _composite(name: str) -> bool:
+    """Whether an operator always runs as others: one with kernels of its own (``aten::silu_backward``) runs those."""
+    has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has_kernel(name, "CompositeImplicitAutograd") and not any(has_kernel(name, key) for key in _BACKENDS)
 
 
 def tensors_in(value: Any) -> Iterator[tuple[int | None, Any]]:
