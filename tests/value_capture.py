@@ -53,3 +53,17 @@ class Seen:
 
     def keys(self, tensor: int) -> list[str]:
         return [s["key"] for s in self.tensors[tensor]["sketches"] or ()]
+
+
+def randn(*shape: int, seed: int = 0) -> Any:
+    """Return normal numbers of their own seed."""
+    import torch
+
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def seen(fn: Any, *inputs: Any, **options: Any) -> Seen:
+    """Record the values of a call."""
+    from magneton.collectors.values import record_values
+
+    return Seen(record_values(fn, inputs, **options))

@@ -73,6 +73,12 @@ def welch(a: Sequence[float], b: Sequence[float], *, threshold: float = 0.0) -> 
             gap / base, gap / base, gap / base, 0.0 if sure else 1.0, sure and few >= MIN_RUNS, len(x), len(y)
         )
     freedom = (va + vb) ** 2 / (va**2 / (len(x) - 1) + vb**2 / (len(y) - 1))
+    return _tested(gap, base, error, freedom, threshold, len(x), len(y))
+
+
+def _tested(gap: float, base: float, error: float, freedom: float, threshold: float, n_a: int, n_b: int) -> Comparison:
+    """Test a difference ``gap`` (J, with its standard error) against ``threshold`` times the level of A, ``base`` (J)."""
+    few = min(n_a, n_b)
     beyond = abs(gap) - threshold * abs(base)
     p = t_two_sided(beyond / error, freedom)
     if threshold > 0:
@@ -84,8 +90,8 @@ def welch(a: Sequence[float], b: Sequence[float], *, threshold: float = 0.0) -> 
         high=(gap + half) / base,
         p=p,
         significant=p < LEVEL and few >= MIN_RUNS,
-        n_a=len(x),
-        n_b=len(y),
+        n_a=n_a,
+        n_b=n_b,
         reason=None if few >= MIN_RUNS else f"{few} runs on a side, and {MIN_RUNS} are needed",
     )
 
@@ -93,7 +99,7 @@ def welch(a: Sequence[float], b: Sequence[float], *, threshold: float = 0.0) -> 
 def compare_interleaved(order: str, values: Sequence[float], *, threshold: float = 0.0) -> Comparison:
     """Compare runs made in an interleaved order, with slow drift taken out.
 
-    The drift is a straight line through the order of the runs, estimated together with the difference. ``A B B A`` makes the
+    The drift is a parabola through the order of the runs, estimated together with the difference. ``A B B A`` makes the
     two independent of each other, so that what is left over measures the runs and not the drift.
 
     Args:
@@ -121,21 +127,7 @@ def compare_interleaved(order: str, values: Sequence[float], *, threshold: float
     error = math.sqrt(noise * float(inverse[0, 0] + inverse[1, 1] - 2 * inverse[0, 1]))
     if error <= 1e-12 * abs(base):
         return welch(y[side == 0].tolist(), y[side == 1].tolist(), threshold=threshold)
-    beyond = abs(gap) - threshold * abs(base)
-    p = t_two_sided(beyond / error, freedom)
-    if threshold > 0:
-        p = p / 2 if beyond > 0 else 1 - p / 2
-    half = t_quantile(LEVEL, freedom) * error
-    return Comparison(
-        difference=gap / base,
-        low=(gap - half) / base,
-        high=(gap + half) / base,
-        p=p,
-        significant=p < LEVEL and few >= MIN_RUNS,
-        n_a=n_a,
-        n_b=n_b,
-        reason=None if few >= MIN_RUNS else f"{few} runs on a side, and {MIN_RUNS} are needed",
-    )
+    return _tested(gap, base, error, freedom, threshold, n_a, n_b)
 
 
 def holm(p: Sequence[float | None]) -> list[bool]:
