@@ -226,13 +226,14 @@ FLOWS = event_table(
 
 USES = plain_table(
     "uses",
-    "One tensor that one operator call reads or writes, as an execution trace (Chakra) lists it: the dataflow of a run. "
+    "One tensor that one operator call reads or writes, from an execution trace (Chakra) or a capture of kind `values`: "
+    "the dataflow of a run. "
     "A tensor is named by `tensor_id` and `storage_id` of its capture; a storage id may be used again after it was freed.",
     Column("op_id", INT, "the call: row of `ops`"),
     Column("direction", STRING, "`input` or `output`"),
     Column("position", INT, "argument number, from 0"),
     Column("element", INT, "number within the argument where that is a list of tensors; NULL otherwise"),
-    Column("tensor_id", INT, "the format's id of the tensor"),
+    Column("tensor_id", INT, "the format's id of the tensor; in a capture of kind `values` the row of `tensors`"),
     Column("storage_id", INT, "the format's id of the memory it lies in"),
     Column("storage_offset", INT, "elements before its first one in that memory", "elements"),
     Column("numel", INT, "number of elements", "elements"),
