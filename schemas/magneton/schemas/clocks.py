@@ -19,6 +19,8 @@ from magneton.schemas.manifest import ClockAnchor
 REALTIME = "realtime"
 CLOCKS = (REALTIME, "monotonic", "boottime")
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
+# Times of events beyond this (in the year 2079) are refused: the difference of two others and a length fit 64 bits.
+MAX_EVENT_TIME_NS = 3 << 60
 
 # Clocks of one machine drift by some hundred parts per million. More than 1 % means that the machine slept, or that
 # someone set a clock, between two anchors: then no straight line is right.

@@ -12,7 +12,6 @@ from magneton.schemas.files import atomic_write
 from magneton.schemas.versions import MANIFEST_STEPS, SCHEMA_VERSION, upgrade_document
 
 MANIFEST_NAME = "manifest.json"
-CAPTURE_KINDS = ("energy", "profile", "values", "branches", "graph_capture")
 
 
 class FileEntry(msgspec.Struct, omit_defaults=True):

@@ -151,7 +151,8 @@ def read_table(
     with open_parquet(path) as source:
         version = _stated_version(source.schema_arrow, table, path, newest)
         try:
-            data = source.read()
+            # An upgrade may need columns that are not asked for.
+            data = source.read(columns=columns if version == newest else None)
         except (pa.ArrowInvalid, OSError) as error:
             raise InputFormatError(f"cannot be read: {error}", path=path) from error
     for step in range(version + 1, newest + 1):
@@ -232,7 +233,10 @@ def _checked(table: Table, data: pa.Table, path: Path, columns: list[str] | None
     arrays: list[Any] = []
     for column in wanted:
         if _fits(table, column, data.schema, path):
-            arrays.append(data.column(column.name).cast(column.type))
+            try:
+                arrays.append(data.column(column.name).cast(column.type))
+            except pa.ArrowInvalid as error:
+                raise InputFormatError(f"has values in {column.name} that do not fit: {error}", path=path) from error
         else:
             arrays.append(pa.nulls(data.num_rows, column.type))
     return pa.Table.from_arrays(arrays, schema=pa.schema([c.field() for c in wanted]))

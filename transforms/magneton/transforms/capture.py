@@ -38,7 +38,7 @@ def write_capture(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], next
     fold_repeats(stage)
     steps = Steps(stage, next_ids.steps)
     next_ids.take("steps", len(steps.steps))
-    _write_steps(steps, stage, writer, keys)
+    _write_steps(steps, writer, keys)
     host = HostPass(stage, writer, keys, next_ids, steps)
     host.run()
     for done in ("frames", "annotations", "ops", "launches"):
@@ -58,7 +58,7 @@ def write_capture(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], next
         stage.drop(done)
 
 
-def _write_steps(steps: Steps, stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) -> None:
+def _write_steps(steps: Steps, writer: RunWriter, keys: Mapping[str, Any]) -> None:
     rows = steps.steps
     marks = [s.mark for s in rows]
     writer.write(
@@ -123,6 +123,7 @@ def _write_counters(stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) ->
 
 def _write_quarantine(stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) -> None:
     stage.flush()
+    texts = stage.pool.arrow()
     for rows in stage.batches("quarantine", order="position"):
         count = len(rows["position"])
         writer.write(
@@ -130,7 +131,7 @@ def _write_quarantine(stage: Stage, writer: RunWriter, keys: Mapping[str, Any]) 
             count,
             keys,
             {
-                "reason": Texts(rows["reason"], stage.pool.arrow()),
+                "reason": Texts(rows["reason"], texts),
                 "file": pa.repeat(stage.file, count),
                 "position": rows["position"],
                 "raw": pa.array(rows["raw"].tolist(), pa.string()),

@@ -213,7 +213,8 @@ class TraceInput:
     def _zstd(self, stream: IO[bytes]) -> Iterator[bytes]:
         make = zstandard.ZstdDecompressor(max_window_size=1 << 31).decompressobj
         frame = make()
-        while data := self._next(stream):
+        # Small pieces, since what is left of one is copied for each kibibyte of it.
+        while data := self._next(stream, 16 * _ZSTD_READ):
             while data:
                 try:
                     # One kibibyte in is at most some 32 MiB out.
@@ -246,6 +247,13 @@ class TraceInput:
                 if len(members) != 1:
                     raise InputFormatError(
                         f"is a zip archive of {len(members)} files", path=self.path, remedy="give the files themselves"
+                    )
+                if members[0].compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+                    # zipfile bounds what one read puts out for these two only.
+                    raise UnsupportedCompressionError(
+                        "is a zip archive packed with neither store nor deflate",
+                        path=self.path,
+                        remedy="unpack it, or use gzip or zstd",
                     )
                 with archive.open(members[0]) as stream:
                     while block := stream.read(BLOCK_BYTES):

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from magneton.schemas.clocks import MAX_EVENT_TIME_NS
 from magneton.transforms.staging import NONE
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,17})?", re.ASCII)
@@ -23,7 +24,6 @@ _MAX_TEXT = 200
 # What Arrow may be given: it reads beyond its tables for large exponents.
 _PLAIN_TEXT = 40
 _PLAIN_EXPONENT = re.compile(rb"[eE][+-]?\d{1,2}$|^[^eE]*$")
-_INT64_MAX = 2**63 - 1
 
 
 class NotPlainError(ValueError):
@@ -68,6 +68,8 @@ def to_ns(texts: Sequence[bytes]) -> NDArray[np.int64]:
     ns = np.where(missing, NONE, low)
     if not missing.all() and (np.where(missing, 0, high) != np.where(missing, 0, low >> 63)).any():
         raise NotPlainError
+    if (~missing & ((ns > MAX_EVENT_TIME_NS) | (ns < -MAX_EVENT_TIME_NS))).any():
+        raise NotPlainError
     return ns
 
 
@@ -86,4 +88,4 @@ def text_to_ns(text: str) -> int | str:
     if value and value.adjusted() > 20:
         return "ts_out_of_range"
     ns = int(value.scaleb(3, _CONTEXT).to_integral_value(context=_CONTEXT))
-    return ns if -_INT64_MAX <= ns <= _INT64_MAX else "ts_out_of_range"
+    return ns if abs(ns) <= MAX_EVENT_TIME_NS else "ts_out_of_range"

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from magneton.schemas.clocks import REALTIME, clock_map
+from magneton.schemas.errors import InputFormatError
 from magneton.schemas.manifest import Capture, ClockAnchor
 from magneton.schemas.parquet import inspect_file, read_table
 from magneton.transforms.host import NextIds
@@ -82,6 +83,8 @@ def write_recorded(
             n: data[n].combine_chunks() for n in data.column_names if n != "run_id" and n not in keys
         }
         if item.table == STEPS:
+            if data["ts_ns"].null_count:
+                raise InputFormatError("has steps without a start", path=item.path, remedy="record it again")
             columns["step_id"] = pa.array(next_ids.take("steps", data.num_rows))
             columns["ts_ns"] = pa.array(_unix(data["ts_ns"].to_numpy(), about.anchors) - (base or 0))
         writer.write(item.table, data.num_rows, keys, columns)

@@ -21,14 +21,15 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from magneton.transforms.sources.rows import int64
 from magneton.transforms.staging import NONE, Stage
 from magneton.transforms.windows import FOREVER
 
 _VLLM = re.compile(
-    r"execute(?:_(?P<padded>\d+))?_context_(?P<cr>\d+)\((?P<ct>[^()]*)\)_generation_(?P<gr>\d+)\((?P<gt>[^()]*)\)"
+    r"execute(?:_(?P<padded>\d+))?_context_(?P<cr>\d{1,18})\((?P<ct>[^()]*)\)_generation_(?P<gr>\d{1,18})\((?P<gt>[^()]*)\)"
 )
 _VLLM_TOKENS = re.compile(r"(?:sq)?(?P<tokens>\d{1,18})(?:sk|_|$)")
-_VLLM_OLD = re.compile(r"execute_new_(?P<cr>\d+)_cached_(?P<gr>\d+)")
+_VLLM_OLD = re.compile(r"execute_new_(?P<cr>\d{1,18})_cached_(?P<gr>\d{1,18})")
 _SGLANG = re.compile(r"step\[(?P<mode>[A-Z_]+)(?P<fields>[^\]]*)\]")
 _SGLANG_FIELD = re.compile(r"(?P<key>\w+)=(?P<value>\d{1,18})\b")
 _PROFILER = re.compile(r"ProfilerStep#(?P<index>\d{1,18})")
@@ -67,10 +68,10 @@ def parse(name: str, args: str | None = None) -> Mark | None:
         return Mark("profiler_step", "profiler", index=int(found["index"]))
     if args is not None and '"step_num"' in args:
         try:
-            number = msgspec.json.decode(args).get("step_num")
-            return Mark("profiler_step", "step_num", index=int(number))
-        except (msgspec.DecodeError, AttributeError, TypeError, ValueError, OverflowError):
+            number = int64(msgspec.json.decode(args).get("step_num"))
+        except (msgspec.DecodeError, AttributeError):
             return None
+        return None if number is None else Mark("profiler_step", "step_num", index=number)
     return None
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from magneton.schemas.clocks import INT64_MAX, INT64_MIN
 from magneton.schemas.errors import InputFormatError
 from magneton.transforms.json_events import MAX_NUMBER, NOT_FINITE, NumberText, tolerant_loads
 from magneton.transforms.microseconds import text_to_ns
@@ -23,7 +24,6 @@ from magneton.transforms.sources.kineto_events import ARGS, NO_ARGS, PHASES, Eve
 from magneton.transforms.staging import Stage
 
 _INT = re.compile(r"[+-]?\d{1,100}", re.ASCII)
-_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 # Ids that only have to join: what does not fit 63 bits gets a stand-in.
 _JOINED = frozenset({"correlation", "External id", "Python id", "Python parent id"})
 _MESSAGES = {
@@ -137,7 +137,7 @@ def _duration(value: Any) -> int | None:
     ns = _time(value)
     if ns == "ts_out_of_range":
         written = value.text if isinstance(value, NumberText) else str(value)
-        return -1 if written.startswith("-") else _INT64_MAX
+        return -1 if written.startswith("-") else INT64_MAX
     return None if isinstance(ns, str) else ns
 
 
@@ -216,7 +216,7 @@ def _int(value: Any, joined: bool, stage: Stage) -> int | None:
         value = int(value)
     if not isinstance(value, int):
         return None
-    if _INT64_MIN < value <= _INT64_MAX:
+    if INT64_MIN < value <= INT64_MAX:
         return value
     return stage.wide_id(value) if joined else None
 

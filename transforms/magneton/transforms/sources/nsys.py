@@ -133,7 +133,7 @@ def _triple(record: Record, columns: Sequence[str]) -> list[int] | None:
 
 def _sum(*parts: int | None) -> int | None:
     known = [p for p in parts if p is not None]
-    return sum(known) if known else None
+    return int64(sum(known)) if known else None
 
 
 def _kernels(database: Database, names: Lookup, notes: Notes, traced: set[_Launch]) -> Iterator[Row]:

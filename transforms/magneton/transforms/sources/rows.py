@@ -8,15 +8,12 @@ from typing import Any
 
 import msgspec
 
+from magneton.schemas.clocks import INT64_MAX, INT64_MIN, MAX_EVENT_TIME_NS
 from magneton.transforms.json_events import NOT_FINITE
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging import MAX_RAW, Stage
 
 # Kind (see ``staging.KINDS``) and columns.
 Row = tuple[str, dict[str, Any]]
-
-_INT64_MIN = -(1 << 63)
-_INT64_MAX = (1 << 63) - 1
-_RAW_CHARS = 2_000
 
 
 @dataclass
@@ -66,7 +63,7 @@ class Notes:
         self.n_quarantined += 1
         position = self.n_raw - 1 if position is None else position
         text = raw if isinstance(raw, str) else json_text(raw)
-        return "quarantine", {"reason": reason, "position": position, "raw": text[:_RAW_CHARS]}
+        return "quarantine", {"reason": reason, "position": position, "raw": text[:MAX_RAW]}
 
     def warn(self, code: str, message: str) -> None:
         """Note something about the capture; repeated codes add up and keep the first message."""
@@ -77,7 +74,7 @@ class Notes:
         """Raise ``UnusableEvent`` for times no event can have. A length of None is unknown, not a fault."""
         if ts_ns is None:
             raise UnusableEvent("ts_missing")
-        if not _INT64_MIN <= ts_ns <= _INT64_MAX:
+        if abs(ts_ns) > MAX_EVENT_TIME_NS:
             raise UnusableEvent("ts_out_of_range")
         if dur_ns is not None and dur_ns < 0:
             raise UnusableEvent("dur_negative")
@@ -146,4 +143,4 @@ def int64(value: Any) -> int | None:
             return None
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return value if isinstance(value, int) and _INT64_MIN <= value <= _INT64_MAX else None
+    return value if isinstance(value, int) and INT64_MIN <= value <= INT64_MAX else None

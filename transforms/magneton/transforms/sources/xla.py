@@ -222,7 +222,7 @@ def _kernel(track: Track, event: XlaEvent, instruction: Instruction | None) -> d
         "grid": _numbers(details.get("grid")),
         "block": _numbers(details.get("block")),
         "registers_per_thread": int64(details.get("regs")),
-        "shared_memory_bytes": sum(n for n in shared if n is not None) if shared else None,
+        "shared_memory_bytes": int64(sum(n for n in shared if n is not None)) if shared else None,
         # a kernel that ran had an occupancy above 0: ROCm writes 0 where it did not look
         "occupancy_percent": occupancy or None,
         "attributes": attributes(
