@@ -13,6 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kineto import Trace
 
+from magneton.analysis.align.matcher import Correspondence
+from magneton.analysis.align.tree import Node, Work
+from magneton.analysis.diff.regions import build
 from magneton.flows.diff import DiffSettings, Published, compare
 from magneton.flows.extras import ExtraFiles
 from magneton.flows.normalize import normalize
@@ -219,6 +222,32 @@ def test_different_batch(tmp_path: Path) -> None:
     assert document.totals["kernel_ns"].delta_percent == pytest.approx(-20.0)
     assert (document.comparison.units_a, document.comparison.units_b) == (8.0, 16.0)
     assert document.coverage.a == 1.0
+
+
+def serving(decodes: int) -> Trace:
+    """One prefill of 1000 tokens and a number of decodes of 10."""
+    trace = Trace()
+    marks = ["execute_context_1(1000)_generation_0(0)"] + ["execute_context_0(0)_generation_10(10)"] * decodes
+    for number, mark in enumerate(marks):
+        with trace.span("user_annotation", mark), trace.module("Model_0"):
+            block(trace, 0, 500.0 if number == 0 else 10.0)
+    return trace
+
+
+def test_tokens_of_more_decodes_are_no_difference(tmp_path: Path) -> None:
+    document = run(tmp_path, serving(20), serving(4), DiffSettings(per="token", all_steps=True)).document
+    assert document.totals["kernel_ns"].a == pytest.approx(document.totals["kernel_ns"].b)
+    assert document.totals["kernel_ns"].a == pytest.approx((502_000 + 12_000) / 1010)
+
+
+@pytest.mark.parametrize("unit", [1.0, 32.0])
+def test_what_is_too_coarse_does_not_depend_on_the_unit(unit: float) -> None:
+    def calls(name: str) -> list[Node]:
+        work = [Work(n_calls=1, kernel_ns=100, n_kernels=2).divided(unit) for _ in range(5)]
+        return [Node("op", name, n, (n, 0), work=w) for n, w in enumerate(work)]
+
+    pair = Correspondence(calls("aten::mul"), calls("aten::add"), 0.5, frozenset({"order"}))
+    assert [region.coarse for region in build([pair], "step", 500 / unit, 500 / unit)] == [True]
 
 
 def test_fusion_many_to_one(tmp_path: Path) -> None:

@@ -70,6 +70,27 @@ def test_a_threshold_asks_for_more_than_a_difference() -> None:
     assert welch(a, [120.0, 121, 119, 120, 120.5], threshold=0.10).significant
 
 
+@pytest.mark.parametrize("ratio", [1.0, 3.0])
+def test_the_interval_of_a_ratio_covers_it(ratio: float) -> None:
+    rng = np.random.default_rng(1)
+    covered = [0, 0]
+    order = run_order(6)
+    side = np.array([c == "B" for c in order])
+    for _ in range(1000):
+        y = np.where(side, ratio, 1.0) * 100 + 5 * rng.standard_normal(12) * np.where(side, ratio, 1.0)
+        apart = welch(y[~side].tolist(), y[side].tolist())
+        even = np.where(side, ratio, 1.0) * 100 + 5 * rng.standard_normal(12)
+        for number, found in enumerate((apart, compare_interleaved(order, even.tolist()))):
+            assert found.low is not None and found.high is not None
+            covered[number] += found.low <= ratio - 1 <= found.high
+    assert min(covered) >= 930
+
+
+def test_every_run_has_a_side() -> None:
+    with pytest.raises(ValueError, match="3 sides for 2 runs"):
+        compare_interleaved("ABB", [1.0, 2.0])
+
+
 def test_order_interleaves() -> None:
     assert run_order(4) == "ABBAABBA"
     order = run_order(10)

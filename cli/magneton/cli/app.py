@@ -30,7 +30,7 @@ class _PipeClosedError(Exception):
 
 
 class _Group(TyperGroup):
-    """Commands in the order in which one uses them, broken pipes kept recognisable."""
+    """Commands that keep broken pipes recognisable."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -45,10 +45,6 @@ class _Group(TyperGroup):
             return super().make_context(*args, **kwargs)
         except BrokenPipeError as error:
             raise _PipeClosedError from error
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """Return the commands as registered."""
-        return list(self.commands)
 
 
 app = typer.Typer(

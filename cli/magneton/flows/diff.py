@@ -25,12 +25,10 @@ _UNSAFE = re.compile(r"[^\w.+-]+", re.UNICODE)
 
 @dataclass(frozen=True)
 class Published:
-    """A diff on disk: its directory, the document in it, and where each side's tables lie."""
+    """A diff on disk: its directory and the document in it."""
 
     directory: Path
     document: DiffDocument
-    tables_a: Path
-    tables_b: Path
 
 
 def default_output(a: Path, b: Path) -> Path:
@@ -80,17 +78,17 @@ def compare(
             if not _has_tables(path):
                 say(f"normalising {path}")
                 normalize([path], staging / "runs" / letter, keep_raw=False)
-                sides.append((staging / "runs" / letter, target / "runs" / letter))
+                sides.append(staging / "runs" / letter)
             else:
-                sides.append((path, path))
+                sides.append(path)
         say("aligning")
         tool = f"magneton {version('magneton')}"
-        result = diff(Recording.open(sides[0][0]), Recording.open(sides[1][0]), settings or DiffSettings(), tool)
+        result = diff(Recording.open(sides[0]), Recording.open(sides[1]), settings or DiffSettings(), tool)
         for name, (table, data) in result.tables.items():
             write_table(staging / f"{name}.parquet", table, data)
         (staging / "report.md").write_text(render(result.document), encoding="utf-8")
         (staging / DIFF_NAME).write_bytes(encode_json(result.document))
-    return Published(target, result.document, sides[0][1], sides[1][1])
+    return Published(target, result.document)
 
 
 def _has_tables(path: Path) -> bool:

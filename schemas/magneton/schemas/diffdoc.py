@@ -33,9 +33,10 @@ class Spread(msgspec.Struct):
 
 
 class EnergyDoc(msgspec.Struct):
-    """Energy of the devices of one side from its first to its last device activity; NULL where it is unknown.
+    """Energy of the devices of one side, from its first step or device activity to the end of its last; NULL: unknown.
 
-    ``attributed_j + idle_j + unattributed_j = total_j``. ``label`` is the weakest provenance of the numbers.
+    ``attributed_j + idle_j + unattributed_j = total_j``. ``label`` is the weakest provenance of the numbers. ``covered_s`` is
+    the time for which the power of every device is known: the least of them.
     """
 
     label: str

@@ -33,8 +33,8 @@ class Fused:
 
 
 def kernels(leaf: Node) -> float:
-    """Return the device activities of a leaf."""
-    return leaf.work.n_kernels + leaf.work.n_transfers if leaf.work else 0.0
+    """Return the device activities of one call of a leaf, whatever its work was divided by."""
+    return (leaf.work.n_kernels + leaf.work.n_transfers) / (leaf.work.n_calls or 1.0) if leaf.work else 0.0
 
 
 def gather(

@@ -217,6 +217,8 @@ class Matcher:
         for found in self._found:
             if len(found.a) != 1 or len(found.b) != 1 or found.a[0].shapes == found.b[0].shapes:
                 continue
+            if found.a[0].token != found.b[0].token:
+                continue
             for parts, whole, alone in ((found.a, found.b[0], alone_a), (found.b, found.a[0], alone_b)):
                 left_over = [(position[leaf], leaf) for leaf in alone]
                 joined = parts_of(whole, parts[0], left_over, position[parts[0]])

@@ -462,7 +462,7 @@ def short_kernel_name(name: str | None) -> str:
     return (short or text)[:60]
 
 
-def total(nodes: Iterable[Node]) -> Work:
+def total_work(nodes: Iterable[Node]) -> Work:
     """Return the summed work of all leaves below ``nodes``."""
     result = Work()
     for node in nodes:

@@ -14,7 +14,7 @@ from magneton.analysis.align.tree import Node
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.graph import ValueGraph, from_tables
 from magneton.analysis.values.join import join_calls
-from magneton.analysis.values.match import MatchSettings, ValueMatch, match_values
+from magneton.analysis.values.match import ValueMatch
 
 # Below this share of device time joined to a values capture the diff says so.
 MIN_JOINED = 0.9
@@ -35,7 +35,6 @@ class ByValues:
     """Correspondences by value where calls could be joined, by structure elsewhere; shares of device time joined."""
 
     found: list[Correspondence]
-    match: ValueMatch
     joined_a: float
     joined_b: float
 
@@ -76,10 +75,10 @@ def _of(table: pa.Table, capture: dict[str, Any]) -> pa.Table:
 
 def correspond(
     sides: tuple[ValueSide, ValueSide],
+    match: ValueMatch,
     trees: tuple[Node, Node],
     steps: tuple[int | None, int | None],
     structural: list[Correspondence],
-    settings: MatchSettings | None = None,
 ) -> ByValues:
     """Lay the regions found by value onto the leaves of two averaged trees.
 
@@ -87,12 +86,11 @@ def correspond(
 
     Args:
         sides: values captures of A and B.
+        match: regions of equal values in them.
         trees: averaged trees of A and B; the idents of their leaves are calls of one step each.
         steps: those steps (``step_id``), None where the capture is the step.
         structural: correspondences by structure.
-        settings: of the value matcher.
     """
-    match = match_values(sides[0].graph, sides[1].graph, settings)
     region_of: tuple[dict[int, int], dict[int, int]] = ({}, {})
     for number, region in enumerate(match.regions):
         region_of[0].update(dict.fromkeys(region.ops_a, number))
@@ -120,15 +118,12 @@ def correspond(
             found.append(
                 Correspondence(a, b, known.score if a and b else None, known.evidence if a and b else frozenset())
             )
-    return ByValues(found, match, _share(trees[0], placed[0]), _share(trees[1], placed[1]))
+    return ByValues(found, _share(trees[0], placed[0]), _share(trees[1], placed[1]))
 
 
 def _placed(side: ValueSide, tree: Node, step: int | None, region_of: dict[int, int]) -> dict[Node, int]:
     """Return the region of every leaf whose call, or one around it, is joined to the values capture."""
-    table = side.recording.table(
-        "ops", ("op_id", "parent_id", "name", "input_dims", "ts_ns", "step_id", "capture", "rank")
-    )
-    idents = {leaf.ident for leaf in tree.leaves() if leaf.kind == "op"}
+    table = side.recording.table("ops", ("op_id", "parent_id", "name", "input_dims", "ts_ns", "step_id", "rank"))
     rows = {r["op_id"]: r for r in table.to_pylist() if r["ts_ns"] is not None and (r["rank"] or 0) == side.rank}
     profile = sorted(
         (r for r in rows.values() if step is None or r["step_id"] == step), key=lambda r: (r["ts_ns"], r["op_id"])
@@ -136,7 +131,7 @@ def _placed(side: ValueSide, tree: Node, step: int | None, region_of: dict[int, 
     joined = join_calls(side.rows, profile)
     found = {}
     for leaf in tree.leaves():
-        at = leaf.ident if leaf.kind == "op" and leaf.ident in idents else None
+        at = leaf.ident if leaf.kind == "op" else None
         while at is not None and at in rows:
             if at in joined and joined[at] in region_of:
                 found[leaf] = region_of[joined[at]]

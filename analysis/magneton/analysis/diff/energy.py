@@ -72,13 +72,13 @@ def _window(recording: Recording, rank: int, kernels: pa.Table) -> Window:
     steps = steps.filter(pc.equal(pc.fill_null(steps.column("rank"), 0), rank))
     # Steps of other captures (the bare program, run by itself) lie at another time.
     steps = steps.filter(pc.is_in(steps.column("capture"), value_set=pc.unique(kernels.column("capture"))))
-    spans = [
-        (row["ts_ns"], row["ts_ns"] + (row["dur_ns"] or 0))
-        for table in (steps, kernels.select(["ts_ns", "dur_ns"]))
-        for row in table.to_pylist()
-        if row["ts_ns"] is not None
-    ]
-    return Window(min(start for start, _ in spans), max(end for _, end in spans))
+    starts, ends = [], []
+    for table in (steps, kernels):
+        timed = table.filter(pc.is_valid(table.column("ts_ns")))
+        if timed.num_rows:
+            starts.append(pc.min(timed.column("ts_ns")).as_py())
+            ends.append(pc.max(pc.add(timed.column("ts_ns"), pc.fill_null(timed.column("dur_ns"), 0))).as_py())
+    return Window(min(starts), max(ends))
 
 
 def _document(found: dict[int, EnergyAttribution], window: Window, fields: frozenset[str]) -> EnergyDoc:
@@ -87,12 +87,13 @@ def _document(found: dict[int, EnergyAttribution], window: Window, fields: froze
         return math.fsum(known) if len(known) == len(values) else None
 
     devices = list(found.values())
+    covered = [one.total.covered_s for one in devices]
     return EnergyDoc(
         label=weakest([one.label for one in devices]),
         simulated=any(one.simulated for one in devices),
         fields=sorted(fields),
         window_s=window.length_ns / 1e9,
-        covered_s=total([one.total.covered_s for one in devices]),
+        covered_s=min(c for c in covered if c is not None) if None not in covered else None,
         total_j=total([one.total_j for one in devices]),
         attributed_j=total([one.attributed_j for one in devices]),
         idle_j=total([one.idle_j for one in devices]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from magneton.schemas.diffdoc import Finding, Group
 
-_UNREPEATED = "one recording per side: the variation between runs is unknown; no energy was compared"
+_UNREPEATED = "one recording per side: the variation between runs is unknown; the verdict is on time, not on energy"
 
 
 def find(

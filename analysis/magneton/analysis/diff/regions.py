@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
+from magneton.analysis.align.work import total_work
 from magneton.schemas.diffdoc import Amount, Group, Region
 
 # A pair with more than this share of a side's kernel time and several operators on both sides aligns nothing.
@@ -103,22 +104,17 @@ def build(correspondences: list[Correspondence], stratum: str, kernel_a: float, 
     for found in correspondences:
         work_a, work_b = _total(found.a), _total(found.b)
         region = RawRegion(stratum, found.a, found.b, work_a, work_b, found.score, tuple(sorted(found.evidence)))
-        if work_a and work_b and work_a.n_calls > 1 and work_b.n_calls > 1:
-            large = work_a.kernel_ns > MAX_ALIGNED_SHARE * kernel_a or work_b.kernel_ns > MAX_ALIGNED_SHARE * kernel_b
-            region.coarse = large and len(found.a) > 1 and len(found.b) > 1
+        if work_a and work_b and len(found.a) > 1 and len(found.b) > 1:
+            region.coarse = (
+                work_a.kernel_ns > MAX_ALIGNED_SHARE * kernel_a or work_b.kernel_ns > MAX_ALIGNED_SHARE * kernel_b
+            )
         regions.append(region)
     regions.sort(key=_order)
     return regions
 
 
 def _total(nodes: list[Node]) -> Work | None:
-    if not nodes:
-        return None
-    total = Work()
-    for node in nodes:
-        if node.work:
-            total.add(node.work)
-    return total
+    return total_work(nodes) if nodes else None
 
 
 def _order(region: RawRegion) -> tuple[tuple[int, int], int, str]:

@@ -16,7 +16,7 @@ from magneton.analysis.align.matcher import Correspondence, Matcher
 from magneton.analysis.align.similarity import Similarity
 from magneton.analysis.align.steps import Choice, choose_steps, usable_steps
 from magneton.analysis.align.tree import Interner, Node, Work
-from magneton.analysis.align.work import Side, load_side
+from magneton.analysis.align.work import Side, load_side, total_work
 from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values
 from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
 from magneton.analysis.diff.findings import find
@@ -24,6 +24,7 @@ from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing, mark
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, build, energy_amount, region_docs
 from magneton.analysis.diff.rollup import rollups
 from magneton.analysis.recording import Recording
+from magneton.analysis.values.match import match_values
 from magneton.schemas.columns import Table
 from magneton.schemas.diff_tables import FINDINGS, MATCHES, REGIONS
 from magneton.schemas.diffdoc import (
@@ -53,7 +54,7 @@ class DiffSettings:
     Attributes:
         per: ``step``, ``sample`` or ``token``: what times are divided by.
         threshold_percent: difference from which a group of regions is a finding.
-        min_share_percent: share of the costlier side's device time below which a group is never a finding.
+        min_share_percent: least difference, in percent of the cheaper side's kernel time, that can be a finding.
         skip_steps: leading steps left out on each side; None judges by time.
         all_steps: leave out no step.
         rank: rank compared on both sides; None takes the lowest that both have.
@@ -102,7 +103,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     usable_a, usable_b = usable_steps(side_a, intern), usable_steps(side_b, intern)
     choice = choose_steps(usable_a, usable_b, skip=settings.skip_steps, all_steps=settings.all_steps)
     notes = [Note(code, message) for code, message in choice.notes]
-    scale = _check_work(side_a, side_b, choice, intern, settings, notes)
+    scale = _check_work(side_a, side_b, choice, settings, notes)
     units = _units(side_a, side_b, choice, scale, settings)
     swapped = b.manifest.run_id < a.manifest.run_id
     aligned = [_align(s.name, s.a, s.b, units, scale, intern, swapped) for s in choice.strata]
@@ -216,9 +217,7 @@ def _sides(
     return side_a, side_b, energy_a, energy_b
 
 
-def _check_work(
-    a: Side, b: Side, choice: Choice, intern: Interner, settings: DiffSettings, notes: list[Note]
-) -> Scale | None:
+def _check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: list[Note]) -> Scale | None:
     """Refuse different batches unless asked to divide by them; return the factor between the sides."""
     work_a, work_b = a.recording.manifest.workload, b.recording.manifest.workload
     if settings.per == "step":
@@ -258,8 +257,9 @@ def _units(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: Diff
     if settings.per == "token" and all(
         s.row and s.row["kind"] == "serving_step" for st in choice.strata for s in (*st.a, *st.b)
     ):
-        counted_a = mean(_tokens(step.row) for stratum in choice.strata for step in stratum.a)
-        counted_b = mean(_tokens(step.row) for stratum in choice.strata for step in stratum.b)
+        # The totals hold one step of each stratum, and so does what they are divided by.
+        counted_a = sum(mean(_tokens(step.row) for step in stratum.a) for stratum in choice.strata)
+        counted_b = sum(mean(_tokens(step.row) for step in stratum.b) for stratum in choice.strata)
         if counted_a and counted_b:
             return counted_a, counted_b
     if all(stated):
@@ -302,16 +302,17 @@ def _by_values(aligned: list[_Aligned], a: Side, b: Side, notes: list[Note]) -> 
     values_a, values_b = load_values(a.recording, a.rank), load_values(b.recording, b.rank)
     if values_a is None or values_b is None:
         return "structure"
+    match = match_values(values_a.graph, values_b.graph)
+    if not match.second_input:
+        notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
     for part in aligned:
         trees, steps = (part.a.tree, part.b.tree), (part.a.step_id, part.b.step_id)
-        result = correspond((values_a, values_b), trees, steps, part.found)
+        result = correspond((values_a, values_b), match, trees, steps, part.found)
         part.found = result.found
         for side, share in (("A", result.joined_a), ("B", result.joined_b)):
             if share < MIN_JOINED:
                 text = f"side {side}: only {100 * share:.0f} % of device time is joined to the values capture"
                 notes.append(Note("values_not_joined", text))
-        if not result.match.second_input:
-            notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
     return "values"
 
 
@@ -319,24 +320,16 @@ def _works(tree: Node) -> list[Work]:
     return [leaf.work for leaf in tree.leaves() if leaf.work]
 
 
-def _leaf_total(tree: Node) -> Work:
-    total = Work()
-    for leaf in tree.leaves():
-        if leaf.work:
-            total.add(leaf.work)
-    return total
-
-
 def _kernel_ns(tree: Node) -> float:
-    return _leaf_total(tree).kernel_ns
+    return total_work([tree]).kernel_ns
 
 
 def _totals(aligned: list[_Aligned]) -> dict[str, Amount]:
     """Return the totals per unit, summed over the strata (one step of each)."""
     a, b = Work(), Work()
     for part in aligned:
-        a.add(_leaf_total(part.a.tree))
-        b.add(_leaf_total(part.b.tree))
+        a.add(total_work([part.a.tree]))
+        b.add(total_work([part.b.tree]))
     return {
         "kernel_ns": amount(a.kernel_ns, b.kernel_ns),
         "share_ns": amount(a.share_ns, b.share_ns),

@@ -17,9 +17,9 @@ from magneton.analysis.energy.result import EnergyResult, Provenance, Window
 from magneton.analysis.energy.sensor import SensorModel
 from magneton.analysis.energy.totals import (
     COUNTER,
-    MIN_RELATIVE_COVERAGE,
     PREFERENCE,
     SensorSeries,
+    preferred,
     series_energy,
     series_of,
 )
@@ -87,12 +87,7 @@ def best_series(
 ) -> tuple[SensorSeries, EnergyResult] | None:
     """Return the series of a device to use for a window, and its energy: the choice of ``device_energy``."""
     results = [(s, series_energy(s, window, max_gap_s=max_gap_s)) for s in series]
-    if not results:
-        return None
-    best = max(r.covered_s or 0.0 for _, r in results)
-    near = [p for p in results if (p[1].covered_s or 0.0) >= MIN_RELATIVE_COVERAGE * best]
-    order = {field: i for i, field in enumerate(PREFERENCE)}
-    return min(near, key=lambda p: (order[p[0].field], -len(p[0].samples.t_ns), p[0].source or "", p[0].name or ""))
+    return preferred(results) if results else None
 
 
 def _simulated(power: pa.Table) -> bool:

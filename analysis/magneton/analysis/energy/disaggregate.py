@@ -329,13 +329,14 @@ def _merge(
         mean, time, busy, cov = mean[keep], time[keep], busy[keep], cov[np.ix_(keep, keep)]
     result = []
     for i, group in enumerate(members):
-        share = width(float(mean[i]), float(cov[i, i]), float(time[i]))
+        value = float(mean[i])
+        half = _half(value, float(np.sqrt(max(cov[i, i], 0.0))), float(time[i]), model, quantile)
+        share = half / max(value, 1e-12)
         reasons = list(refusals)
         if share > MAX_HALF_WIDTH:
             reasons.append(f"its interval is {share:.0%} wide to either side, and {MAX_HALF_WIDTH:.0%} is allowed")
         if busy[i].std() < MIN_SPREAD and len(members) > 1:
             reasons.append(f"its busy fraction hardly varies between readings (spread {busy[i].std():.3f})")
-        value, half = float(mean[i]), share * float(mean[i])
         static = float(energies.static[group].sum())
         result.append(
             GroupEnergy(

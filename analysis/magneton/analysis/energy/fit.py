@@ -91,12 +91,6 @@ def hat_integrals(knots: Array, start_s: float, end_s: float) -> Array:
     return found
 
 
-def usable(updates: Updates, response: Response, lag_s: float, start_s: float, end_s: float) -> Updates:
-    """Return the updates whose look back lies within a stretch of time, by nine tenths at least for a wide boxcar."""
-    reach = response.reach_s * (0.9 if response.kind == "boxcar" else 0.5)
-    return updates.within(start_s + lag_s + reach, end_s + max(lag_s, 0.0))
-
-
 def fit_power(
     updates: Updates,
     activity: Activity,

@@ -73,21 +73,28 @@ def welch(a: Sequence[float], b: Sequence[float], *, threshold: float = 0.0) -> 
             gap / base, gap / base, gap / base, 0.0 if sure else 1.0, sure and few >= MIN_RUNS, len(x), len(y)
         )
     freedom = (va + vb) ** 2 / (va**2 / (len(x) - 1) + vb**2 / (len(y) - 1))
-    return _tested(gap, base, error, freedom, threshold, len(x), len(y))
+    spread = math.sqrt(vb + (1 + gap / base) ** 2 * va)
+    return _tested(gap, base, error, spread, freedom, threshold, len(x), len(y))
 
 
-def _tested(gap: float, base: float, error: float, freedom: float, threshold: float, n_a: int, n_b: int) -> Comparison:
-    """Test a difference ``gap`` (J, with its standard error) against ``threshold`` times the level of A, ``base`` (J)."""
+def _tested(
+    gap: float, base: float, error: float, spread: float, freedom: float, threshold: float, n_a: int, n_b: int
+) -> Comparison:
+    """Test a difference ``gap`` (J) against ``threshold`` times the level of A, ``base`` (J).
+
+    ``error`` is the standard error of the difference, J. ``spread`` is that of ``B - A * B/A``, J: divided by ``base`` it is
+    the standard error of the relative difference, the base's own error included (delta method).
+    """
     few = min(n_a, n_b)
     beyond = abs(gap) - threshold * abs(base)
     p = t_two_sided(beyond / error, freedom)
     if threshold > 0:
         p = p / 2 if beyond > 0 else 1 - p / 2
-    half = t_quantile(LEVEL, freedom) * error
+    half = t_quantile(LEVEL, freedom) * spread / abs(base)
     return Comparison(
         difference=gap / base,
-        low=(gap - half) / base,
-        high=(gap + half) / base,
+        low=gap / base - half,
+        high=gap / base + half,
         p=p,
         significant=p < LEVEL and few >= MIN_RUNS,
         n_a=n_a,
@@ -106,13 +113,18 @@ def compare_interleaved(order: str, values: Sequence[float], *, threshold: float
         order: side of each run, in the order in which they were made (``run_order``).
         values: energy of each run, J.
         threshold: see ``welch``.
+
+    Raises:
+        ValueError: not one side for each run.
     """
+    if len(order) != len(values):
+        raise ValueError(f"{len(order)} sides for {len(values)} runs")
     side = np.array([c == "B" for c in order], dtype=np.float64)
     y = np.asarray(values, np.float64)
     n_b = int(side.sum())
     n_a = len(y) - n_b
     few = min(n_a, n_b)
-    if few < 3 or len(side) != len(y):
+    if few < 3:
         return welch(y[side == 0].tolist(), y[side == 1].tolist(), threshold=threshold)
     at = np.linspace(-1, 1, len(y))
     x = np.stack([1 - side, side, at, at**2 - np.mean(at**2)], axis=1)
@@ -127,7 +139,9 @@ def compare_interleaved(order: str, values: Sequence[float], *, threshold: float
     error = math.sqrt(noise * float(inverse[0, 0] + inverse[1, 1] - 2 * inverse[0, 1]))
     if error <= 1e-12 * abs(base):
         return welch(y[side == 0].tolist(), y[side == 1].tolist(), threshold=threshold)
-    return _tested(gap, base, error, freedom, threshold, n_a, n_b)
+    ratio = 1 + gap / base
+    spread = math.sqrt(noise * float(ratio**2 * inverse[0, 0] + inverse[1, 1] - 2 * ratio * inverse[0, 1]))
+    return _tested(gap, base, error, spread, freedom, threshold, n_a, n_b)
 
 
 def holm(p: Sequence[float | None]) -> list[bool]:

@@ -194,13 +194,19 @@ def _choose(
             warnings=("no_power_data",),
             provenance=Provenance(device_kind=device[0], device_id=device[1]),
         )
-    best = max(result.covered_s or 0.0 for _, result in found)
-    order = {field: i for i, field in enumerate(fields)}
-    near = [pair for pair in found if (pair[1].covered_s or 0.0) >= MIN_RELATIVE_COVERAGE * best]
-    near.sort(key=lambda p: (order[p[0].field], -len(p[0].samples.t_ns), p[0].source or "", p[0].name or ""))
-    series, result = near[0]
+    series, result = preferred(found, fields)
     others = sorted({f"{s.field} ({s.source}: {s.name})" for s, _ in found if s is not series})
     return replace(result, provenance=replace(result.provenance, fields_not_used=tuple(others)))
+
+
+def preferred(
+    found: Sequence[tuple[SensorSeries, EnergyResult]], fields: Sequence[str] = PREFERENCE
+) -> tuple[SensorSeries, EnergyResult]:
+    """Return the reading to believe of several of one device: by field, among those that cover about as much as any."""
+    best = max(result.covered_s or 0.0 for _, result in found)
+    near = [pair for pair in found if (pair[1].covered_s or 0.0) >= MIN_RELATIVE_COVERAGE * best]
+    order = {field: i for i, field in enumerate(fields)}
+    return min(near, key=lambda p: (order[p[0].field], -len(p[0].samples.t_ns), p[0].source or "", p[0].name or ""))
 
 
 def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResult]:

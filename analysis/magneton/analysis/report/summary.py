@@ -77,17 +77,20 @@ def statements(document: DiffDocument) -> list[str]:
         f"if it holds at most {100 * coverage.max_share:.0f} % of a side or is one operator on one side"
         + (f"; {coverage.n_coarse} do not." if coverage.n_coarse else ".")
     ]
+    gate = (
+        f"{document.settings['threshold_percent']:g} % or more and by at least "
+        f"{document.settings['min_share_percent']:g} % of the cheaper side's {work_name(document)}"
+    )
     if document.findings:
         verdicts = sorted({(f.verdict, f.reason) for f in document.findings})
-        threshold = document.settings["threshold_percent"]
         lines.append(
-            f"Findings: {len(document.findings)} group(s) differ by {threshold:g} % or more. "
+            f"Findings: {len(document.findings)} group(s) differ by {gate}. "
             + " ".join(f"Verdict: {verdict} ({reason})." for verdict, reason in verdicts)
         )
     elif document.a.run_id == document.b.run_id:
         lines.append("Findings: none; both sides are the same recording.")
     else:
-        lines.append(f"Findings: none; no group differs by {document.settings['threshold_percent']:g} % or more.")
+        lines.append(f"Findings: none; no group differs by {gate}.")
     lines += [f"Note ({note.code}): {note.message}." for note in document.comparison.notes]
     for name, side in (("A", document.a), ("B", document.b)):
         outside = side.inventory["n_without_launch"]
@@ -167,7 +170,7 @@ def _energy(document: DiffDocument) -> Block:
         label = f"{found.label}, simulated" if found.simulated else found.label
         rows.append([letter, *joules, covered, ", ".join(found.fields), label, " ".join(found.warnings)])
     return Block(
-        "Energy of the devices, first to last device activity",
+        "Energy of the devices, from the first step or device activity to the end of the last",
         [
             "",
             "total",

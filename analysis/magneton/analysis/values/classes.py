@@ -11,14 +11,12 @@ import networkx as nx
 import numpy as np
 
 from magneton.analysis.values.graph import MIN_NUMEL, Stats, Value, ValueGraph, is_floating
-from magneton.analysis.values.near import Column, Near, near_pairs, nearest
+from magneton.analysis.values.near import SLACK, Column, Near, near_pairs, nearest, pair_ratio
 from magneton.analysis.values.settings import MatchSettings, noise_of, tolerance_of
 
 # Duplicates within a side are computed by the same operators: they agree far better than two implementations do.
 DUPLICATE_TOLERANCE = 1e-5
 DUPLICATE_NOISE = 2e-7
-# A sketch estimates a distance: at the limit of the tolerance it may exceed it by this factor.
-AGREES = 1.3
 # If the second-best candidate is within this factor of the best, definition order decides.
 UNCLEAR = 4.0
 Entry = tuple[int, np.ndarray, np.ndarray | None]  # group, sketch, sketch of the second input
@@ -167,7 +165,7 @@ class Fingerprints:
             pairs = near_pairs(exact, exact, same=True)
             left, right = pairs.left, pairs.right
             if again is not None:
-                keep = pair_ratio(_exact(again), left, _exact(again), right) <= AGREES
+                keep = _ratio(_exact(again), left, _exact(again), right) <= SLACK
                 left, right = left[keep], right[keep]
             for a, b in zip(exact.owner[left].tolist(), exact.owner[right].tolist(), strict=True):
                 near[a].append(b)
@@ -193,8 +191,8 @@ class Fingerprints:
             pairs = near_pairs(left, right)
             i, j, ratio = pairs.left, pairs.right, pairs.ratio
             if left_again is not None and right_again is not None and len(i):
-                again = pair_ratio(left_again, i, right_again, j)
-                keep = again <= AGREES
+                again = _ratio(left_again, i, right_again, j)
+                keep = again <= SLACK
                 i, j, ratio = i[keep], j[keep], np.maximum(ratio[keep], again[keep])
             few = nearest(Near(i, j, ratio), _MAX_NEAREST)
             owners = left.owner[few.left].tolist(), right.owner[few.right].tolist()
@@ -226,14 +224,9 @@ def _exact(column: Column) -> Column:
     )
 
 
-def pair_ratio(left: Column, i: np.ndarray, right: Column, j: np.ndarray) -> np.ndarray:
-    """Return the distance of given pairs relative to their tolerance."""
-    distance = np.hypot(np.linalg.norm(left.sketch[i] - right.sketch[j], axis=1), left.offset[i] - right.offset[j])
-    tolerance = np.maximum(left.tolerance[i], right.tolerance[j])
-    limit = tolerance * np.maximum(left.spread[i], right.spread[j]) + np.maximum(left.floor[i], right.floor[j]) + 1e-30
-    ratio: np.ndarray = distance / limit
-    ratio[left.label[i] != right.label[j]] = np.inf
-    return ratio
+def _ratio(left: Column, i: np.ndarray, right: Column, j: np.ndarray) -> np.ndarray:
+    """Return the distance of given pairs relative to their tolerance; infinite for values that may not match at all."""
+    return np.where(left.label[i] == right.label[j], pair_ratio(left, i, right, j), np.inf)
 
 
 def find_classes(prints: Fingerprints) -> list[ValueClass]:

@@ -64,7 +64,12 @@ def _limit(left: Column, i: Ints, right: Column, j: Ints) -> Floats:
 
 
 # The sketch estimates a distance: a true distance at the limit must not be lost to the estimate.
-_SLACK = 1.3
+SLACK = 1.3
+
+
+def pair_ratio(left: Column, i: Ints, right: Column, j: Ints) -> Floats:
+    """Return the distance of given pairs relative to their tolerance, whatever their labels."""
+    return _distance(left, i, right, j) / _limit(left, i, right, j)
 
 
 def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 32) -> Near:
@@ -87,7 +92,7 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 3
     proj_right = right.sketch @ directions + right.offset[:, None] * shift
     # A projection of the difference exceeds the distance by little: directions are of length 1, offsets count below 1.
     largest = float(right.tolerance.max())
-    window = _SLACK * (np.maximum(left.tolerance, largest) * left.spread * 1.5 + 2.0 * left.floor) + 1e-30
+    window = SLACK * (np.maximum(left.tolerance, largest) * left.spread * 1.5 + 2.0 * left.floor) + 1e-30
     order = np.argsort(proj_right[:, 0], kind="stable")
     along = proj_right[order, 0]
     low = np.searchsorted(along, proj_left[:, 0] - window)
@@ -102,11 +107,11 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 3
             keep &= left.owner[every_i] < right.owner[every_j]
         some_i, some_j = every_i[keep], every_j[keep]
         limit = _limit(left, some_i, right, some_j)
-        keep = np.abs(left.offset[some_i] - right.offset[some_j]) <= _SLACK * limit
-        keep &= np.abs(left.spread[some_i] - right.spread[some_j]) <= _SLACK * limit
+        keep = np.abs(left.offset[some_i] - right.offset[some_j]) <= SLACK * limit
+        keep &= np.abs(left.spread[some_i] - right.spread[some_j]) <= SLACK * limit
         i, j = some_i[keep], some_j[keep]
-        ratio = _distance(left, i, right, j) / _limit(left, i, right, j)
-        keep = ratio <= _SLACK
+        ratio = pair_ratio(left, i, right, j)
+        keep = ratio <= SLACK
         found.append((i[keep], j[keep], ratio[keep]))
     if not found:
         return empty

@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from magneton.analysis.values.classes import Fingerprints
+from magneton.analysis.values.near import SLACK
 from magneton.analysis.values.settings import tolerance_of
-
-# Slice sketches estimate a distance, as whole sketches do.
-_SLACK = 1.3
 
 
 @dataclass(frozen=True)
@@ -141,7 +139,7 @@ def _nearest(
     size = float(np.linalg.norm(piece))
     for index in np.argsort(distance, kind="stable").tolist():
         part = parts[index]
-        limit = _SLACK * max(tolerance, _tolerance(prints, side, part.group))
+        limit = SLACK * max(tolerance, _tolerance(prints, side, part.group))
         if distance[index] > limit * size + 1e-30:
             break
         if piece_again is not None and part.again is not None and len(part.again) == len(piece_again):
