@@ -1,1 +1,1 @@
-"""What the matcher is measured with. Needs torch and transformers (the ``examples`` extra), except for `match_scale`."""
+"""Measures of matching, reading, recording and energy. Each module says what it needs beside the core."""

@@ -90,7 +90,7 @@ def measure(name: str, trace: Path, events: int) -> Result | None:
         what,
         round(wall, 3),
         round(usage.ru_utime + usage.ru_stime, 3),
-        round(usage.ru_maxrss / 1024, 1),
+        round(usage.ru_maxrss * 1024 / 1e6, 1),
         round(events / wall),
     )
 

@@ -4,7 +4,7 @@
 
 The model is a randomly initialised Transformers GPT-2 (width 768, 12 layers unless told otherwise, eager attention, batch
 8 x 128 tokens, no gradients). Each round runs one step of every variant, so that a busy machine slows all alike. Shown are
-the fastest and the median step; ratios are of the medians within rounds, which is what a user feels. Processor time is that
+the fastest and the median step; ratios are taken within each round, and their median and range are shown. Processor time is that
 of this process, all threads; it does not see the sensors' process, and other programs do not change it.
 """
 
@@ -89,11 +89,13 @@ def program(layers: int) -> tuple[Any, tuple[Any, ...]]:
     return model, (torch.randint(0, model.config.vocab_size, (BATCH, TOKENS)),)
 
 
-def measure(step: Callable[[], Any], parameters: list[Any], rounds: int, scratch: Path) -> list[Timed]:
+def measure(
+    step: Callable[[], Any], inputs: tuple[Any, ...], parameters: list[Any], rounds: int, scratch: Path
+) -> list[Timed]:
     """Run every variant once per round, after one round that does not count."""
 
     def values(*, look: bool) -> Callable[[], Any]:
-        return lambda: capture_values(step, inputs=(), parameters=parameters, values=look)
+        return lambda: capture_values(step, inputs=inputs, parameters=parameters, values=look)
 
     def sensors() -> AbstractContextManager[Any]:
         return sample(scratch / f"energy-{time.monotonic_ns()}")
@@ -151,11 +153,16 @@ def join(model: Any, inputs: tuple[Any, ...], scratch: Path) -> Joined:
     return Joined(len(values), len(joined), len(joined) / len(values), covered / total, size)
 
 
-def ratios(bare: Timed, other: Timed) -> tuple[float, float]:
-    """Return the median ratio of wall time and of processor time within rounds."""
+def ratios(bare: Timed, other: Timed) -> tuple[list[float], list[float]]:
+    """Return the ratios of wall time and of processor time within rounds, smallest first."""
     walls = [b / a for a, b in zip(bare.wall_s, other.wall_s, strict=True)]
     cpus = [b / a for a, b in zip(bare.cpu_s, other.cpu_s, strict=True)]
-    return statistics.median(walls), statistics.median(cpus)
+    return sorted(walls), sorted(cpus)
+
+
+def spread(found: list[float]) -> str:
+    """Return the median of ratios, and between what they lie."""
+    return f"{statistics.median(found):.3f} ({found[0]:.2f} to {found[-1]:.2f})"
 
 
 def main() -> None:
@@ -171,7 +178,7 @@ def main() -> None:
     model, inputs = program(options.layers)
     parameters = [*model.parameters(), *model.buffers()]
     with torch.no_grad(), tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
-        timed = measure(lambda: model(*inputs), parameters, options.rounds, Path(scratch))
+        timed = measure(lambda: model(*inputs), inputs, parameters, options.rounds, Path(scratch))
         joined = join(model, inputs, Path(scratch))
     bare = timed[0]
     lines = [(t, *ratios(bare, t), GOALS.get(t.name)) for t in timed]
@@ -179,7 +186,7 @@ def main() -> None:
         document = {
             "layers": options.layers,
             "threads": torch.get_num_threads(),
-            "variants": [asdict(t) | {"wall_ratio": w, "cpu_ratio": c, "goal": g} for t, w, c, g in lines],
+            "variants": [asdict(t) | {"wall_ratios": w, "cpu_ratios": c, "goal": g} for t, w, c, g in lines],
             "joined": asdict(joined) | {"goal": JOINED_GOAL},
         }
         sys.stdout.write(json.dumps(document, indent=1) + "\n")
@@ -192,9 +199,9 @@ def main() -> None:
             t.name,
             f"{min(t.wall_s):.3f}",
             f"{statistics.median(t.wall_s):.3f}",
-            f"{wall:.3f}",
+            spread(wall),
             f"{statistics.median(t.cpu_s):.3f}",
-            f"{cpu:.3f}",
+            spread(cpu),
             "" if goal is None else f"{goal:.2f}",
         )
     console = Console()

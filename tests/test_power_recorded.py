@@ -15,8 +15,8 @@ from tests.powercap import RANGE_UJ, powercap
 
 from magneton.analysis.energy.result import Window
 from magneton.analysis.energy.totals import device_energy
-from magneton.collectors.recording import RecordingWriter, clock_anchor
-from magneton.collectors.sensors import sample
+from magneton.collectors.recording import RecordingWriter
+from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
 from magneton.flows.normalize import normalize
 from magneton.schemas.errors import SchemaVersionError
@@ -133,13 +133,13 @@ def test_readings_share_the_time_line_of_the_trace_of_another_execution(tmp_path
     trace = tmp_path / "trace.json"
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": now / 1000, "dur": 200_000}
     trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
-    anchor = clock_anchor()
+    anchors = anchors_now()
     writer = RecordingWriter(tmp_path / "raw", label="both")
     with sample(writer.raw_directory("energy", 0), ["nvml"]) as sampler:
         time.sleep(0.3)
     (writer.raw_directory("profile", 0) / "torch.pt.trace.json").write_bytes(trace.read_bytes())
     profile = Capture(
-        name="profile", kind="profile", source_format="kineto", file="torch.pt.trace.json", anchors=[anchor]
+        name="profile", kind="profile", source_format="kineto", file="torch.pt.trace.json", anchors=anchors
     )
     writer.publish([profile, *sampler.captures()], system=System(), workload=Workload(), devices=[])
     normalize([tmp_path / "raw"], tmp_path / "run")

@@ -414,6 +414,47 @@ def test_a_program_with_too_few_steps_is_told(tmp_path: Path, run: Run) -> None:
     assert "Sequential_0/GELU_0" in paths
 
 
+def test_warm_up_steps_are_in_no_capture_without_an_end(tmp_path: Path, run: Run) -> None:
+    done = run(INFERENCE, "5", options=("--warmup", "2", "--steps", "0", "--value-steps", "0"))
+    assert done.returncode == 0, done.stderr
+    assert manifest_of(tmp_path).workload.steps == 3
+    normalize([tmp_path / "r"], tmp_path / "n")
+    ops = rows(tmp_path / "n", "ops")
+    for capture in ("profile", "values"):
+        assert [op["name"] for op in ops if op["capture"] == capture].count("aten::gelu") == 3, capture
+
+
+@pytest.mark.parametrize("name", ["nvmll", "command:meter 'all"])
+def test_sensors_that_do_not_exist_are_refused_before_anything_runs(tmp_path: Path, run: Run, name: str) -> None:
+    done = run("open('ran', 'w').close()", options=("--sensor", name))
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(UsageError):
+        record(tmp_path / "r", captures=("values",), sensors=[name])
+
+
+def test_a_recorder_that_fails_leaves_the_program_alone(tmp_path: Path, run: Run) -> None:
+    done = run(
+        """
+        import torch
+        from torch.utils._python_dispatch import _get_current_dispatch_mode
+        from magneton.collectors.dispatch import ValueRecorder
+        def broken(self, result):
+            raise OSError("disk full")
+        ValueRecorder.finish = broken
+        net = torch.nn.Linear(4, 4)
+        with torch.no_grad():
+            for _ in range(6):
+                net(torch.ones(2, 4))
+        assert _get_current_dispatch_mode() is None
+        """,
+        options=("--capture", "values"),
+    )
+    assert "the values capture failed: OSError: disk full" in done.stderr
+    assert "AssertionError" not in done.stderr
+
+
 def test_a_taken_output_is_refused_before_anything_runs(tmp_path: Path, run: Run) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "mine").touch()

@@ -225,6 +225,16 @@ def test_state_is_put_back_before_the_second_input() -> None:
     assert weights == [t["mean"] for t in second.tensors.values() if t["role"] == "parameter"]
 
 
+@pytest.mark.parametrize("span", [3, 7, 14, 49, 50256])
+def test_perturbed_integers_all_move_and_stay_as_many(span: int) -> None:
+    ids = torch.cat([torch.arange(span + 1), torch.tensor([0])]).reshape(1, -1)
+    found = perturbed(ids)
+    assert torch.equal(found == span, ids == span)
+    assert (found != ids).equal(ids != span)
+    assert len(found.unique()) == span + 1
+    assert (found.min(), found.max()) == (0, span)
+
+
 def test_perturbed_inputs_are_of_the_same_kind() -> None:
     ids = torch.tensor([[5, 9, 3, 50], [7, 50, 50, 50]])
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0]])

@@ -36,7 +36,7 @@ class Identification:
         groups: number of identified groups.
         total_p90: error of the total.
         total_coverage: share of totals whose interval holds the truth.
-        refused: share of runs refused as a whole, by reason.
+        refused: number of refusals, by reason.
     """
 
     case: str

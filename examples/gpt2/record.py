@@ -12,7 +12,7 @@ Usage, from the root of the project with ``pip install 'magneton[examples]'``::
 
     python examples/gpt2/record.py --out runs
 
-leaves ``runs/gpt2-hf`` and ``runs/gpt2-fused`` and prints the time per step of each, without and with the profiler.
+leaves ``runs/gpt2-hf`` and ``runs/gpt2-fused`` and prints the time per step of each, without the profiler.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
-from magneton.collectors.attach.launch import CAPTURES, Launch, record_command
+from magneton.collectors.attach.launch import Launch, record_command
+from magneton.collectors.recording import CAPTURES
 
 __all__ = ["CAPTURES", "Launch", "record_command"]

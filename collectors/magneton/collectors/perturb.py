@@ -8,7 +8,7 @@ from magneton.collectors.torch_profile import import_torch
 
 torch: Any = import_torch()
 
-# Integers of fewer different values are masks, kinds or flags, and stay.
+# Integers within a smaller range are masks, kinds or flags, and stay.
 _FEW = 3
 
 
@@ -16,8 +16,8 @@ def perturbed(inputs: Any, seed: int = 1) -> Any:
     """Return inputs of the same structure, shapes and kinds with other content.
 
     Floating-point tensors are drawn anew with the mean and deviation they had. Of integers the greatest (an end mark, a
-    padding) stays where it is, and the others stay within their range; integers that only number their places, or of
-    few kinds, and booleans stay. A tensor that occurs twice occurs twice again. What is not a tensor stays.
+    padding) stays where it is, and the others stay within their range; integers that only number their places, or
+    lie within two of each other, and booleans stay. A tensor that occurs twice occurs twice again. What is not a tensor stays.
 
     Args:
         inputs: tensors in lists, tuples and dicts.
@@ -73,4 +73,6 @@ def _shuffled_range(tensor: Any) -> Any:
     flat = values.reshape(-1, values.shape[-1]) if values.dim() else values.reshape(1, 1)
     if high - low < _FEW or bool((flat.diff(dim=1) > 0).all()):
         return tensor.detach().clone()
-    return torch.where(values == high, values, low + (values * 7 + 3 - low) % (high - low))
+    # A rotation: as many different values as before, and none where it was.
+    span = high - low
+    return torch.where(values == high, values, low + (values - low + span // 3 + 1) % span)

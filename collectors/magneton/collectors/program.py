@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from magneton.collectors import step_times
 from magneton.collectors.knobs import FILE, write_knobs
 from magneton.collectors.recorder import PROFILE, SCRUBBED, described_workload
-from magneton.collectors.recording import RecordingWriter, cpu, versions
+from magneton.collectors.recording import CAPTURES, RecordingWriter, check_request, cpu, versions
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch_profile import TorchProfile, import_torch
 from magneton.schemas.errors import UsageError
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 ENERGY = "energy"
 VALUES = "values"
-CAPTURES = (ENERGY, PROFILE, VALUES)
 DEFAULT_STEPS = 5
 DEFAULT_WARMUP_STEPS = 2
 VALUES_FORMAT = "magneton-values"
@@ -59,10 +58,7 @@ class ProgramRecorder:
         sensors: Sequence[str] | None = None,
         stacks: bool = True,
     ) -> None:
-        unknown = [name for name in captures if name not in CAPTURES]
-        if unknown or not captures:
-            wrong = unknown[0][:40] if unknown else "none"
-            raise UsageError(f"there is no capture {wrong!r}", remedy=f"give some of {', '.join(CAPTURES)}")
+        check_request(captures, sensors)
         import_torch()
         self.path = Path(path)
         self.inputs: list[Any] = []

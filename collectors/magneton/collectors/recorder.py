@@ -9,7 +9,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, overload
 
-from magneton.collectors.recording import RecordingWriter, clock_anchor, cpu, versions
+from magneton.collectors.recording import RecordingWriter, cpu, versions
+from magneton.collectors.sensors import anchors_now
 from magneton.collectors.torch_profile import TorchProfile
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Capture, Device, System, Workload
@@ -101,7 +102,7 @@ class Recorder:
     def __enter__(self) -> Self:
         self._writer = RecordingWriter(self.path, label=self._label, overwrite=self._overwrite)
         try:
-            self._anchors = [clock_anchor()]
+            self._anchors = anchors_now()
             self._profile.start()
         except BaseException:
             self._writer.discard()
@@ -133,7 +134,7 @@ class Recorder:
 
     def _finish(self, error: BaseException | None) -> None:
         self._profile.stop()
-        self._anchors.append(clock_anchor())
+        self._anchors += anchors_now()
         rank = self._profile.rank()
         file = self._profile.export(self._writer.raw_directory(PROFILE, rank))
         if self._settings:
@@ -219,7 +220,7 @@ def record(
 
     The first ``workload.warmup_steps`` steps run but are not in the trace; ``workload.steps`` are recorded. Without
     ``workload.steps`` everything in the block is recorded, with no step marks (with ``captures``: 5 steps after 2). A profile
-    with stacks slows the host down (typically by 1.2 to 2 times), so its times are for comparing shares, not for stating
+    with stacks slows the host down (``python -m benchmarks.record_overhead`` measures it), so its times are for comparing shares, not for stating
     speed. When the block raises, what was recorded until then is published and marked incomplete. In a job of several ranks
     give each its own path.
 

@@ -10,12 +10,13 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from magneton.collectors.sensors.discover import split
+from magneton.schemas.errors import UsageError
 from magneton.schemas.files import publish_directory
 from magneton.schemas.ids import run_id, sha256_file
 from magneton.schemas.manifest import (
     MANIFEST_NAME,
     Capture,
-    ClockAnchor,
     Device,
     FileEntry,
     Manifest,
@@ -25,6 +26,7 @@ from magneton.schemas.manifest import (
 )
 
 RAW = "raw"
+CAPTURES = ("energy", "profile", "values")
 # Distributions whose version says which program ran, by the module that shows they were used.
 _SYSTEMS = {
     "accelerate": "accelerate",
@@ -69,15 +71,17 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:
     return Device(name=next(filter(None, names), None), kind="cpu")
 
 
-def clock_anchor() -> ClockAnchor:
-    """Return this instant on the wall clock and on the monotonic clock.
+def check_request(captures: Sequence[str], sensors: Sequence[str] | None) -> None:
+    """Refuse captures and sensors that do not exist, before anything runs.
 
-    The wall clock is read before and after and halved, so that the pair is off by half of one reading at most.
+    Raises:
+        UsageError: one is not known.
     """
-    before = time.time_ns()
-    monotonic = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-    after = time.time_ns()
-    return ClockAnchor(unix_ns=(before + after) // 2, clock="monotonic", clock_ns=monotonic)
+    unknown = [name for name in captures if name not in CAPTURES]
+    if unknown or not captures:
+        wrong = unknown[0][:40] if unknown else "none"
+        raise UsageError(f"there is no capture {wrong!r}", remedy=f"give some of {', '.join(CAPTURES)}")
+    split(sensors)
 
 
 class _DiscardedError(Exception):

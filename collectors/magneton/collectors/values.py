@@ -70,17 +70,6 @@ class ValuesCapture:
         """Rows of ``frames``."""
         return self.tables["frames"]
 
-    def tensor_id(self, tensor: Any) -> int:
-        """Return the id of the value a tensor shows now; valid while recording.
-
-        Raises:
-            RuntimeError: nothing is recording.
-        """
-        recorder = current()
-        if recorder is None:
-            raise RuntimeError("tensors have an id only while values are recorded")
-        return recorder.tensor_id(tensor)
-
 
 def capture_values(
     run: Callable[[], Any],

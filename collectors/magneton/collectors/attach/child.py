@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import importlib.util
 import os
 import sys
@@ -105,7 +106,8 @@ class Attached:
     @property
     def _opens_at(self) -> int:
         """Steps after which recording begins: a profiler keeps nothing of its first ones, but must be there for them."""
-        return min(1, self._order.warmup_steps) if self._order.capture == "profile" else self._order.warmup_steps
+        early = self._order.capture == "profile" and self._order.steps is not None
+        return min(1, self._order.warmup_steps) if early else self._order.warmup_steps
 
     # What is done about it.
 
@@ -114,7 +116,10 @@ class Attached:
         try:
             action()
         except Exception as error:
-            self._over, self._session = True, None
+            session, self._session, self._over = self._session, None, True
+            if session is not None:
+                with contextlib.suppress(Exception):
+                    session.abandon()
             failure = f"{type(error).__name__}: {error}"
             Answer(rank=self._rank, failure=failure).write(self._order)
             sys.stderr.write(f"magneton: the {self._order.capture} capture failed: {failure}\n")
@@ -130,10 +135,11 @@ class Attached:
         atexit.register(self._at_exit)
 
     def _close(self) -> None:
-        session, self._session = self._session, None
         self._over = True
-        if session is not None:
-            session.close().write(self._order)
+        if self._session is not None:
+            answer = self._session.close()
+            self._session = None
+            answer.write(self._order)
 
     def _at_exit(self) -> None:
         if self._session is not None and os.getpid() == self._process:

@@ -14,11 +14,10 @@ from pathlib import Path
 from magneton.collectors.attach.order import VARIABLE, Answer, Order, read_answers
 from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recorder import described_workload
-from magneton.collectors.recording import RecordingWriter, cpu
+from magneton.collectors.recording import CAPTURES, RecordingWriter, check_request, cpu
 from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageError
 from magneton.schemas.manifest import Device, System, Workload
 
-CAPTURES = ("energy", "profile", "values")
 # What a shell adds to the number of the signal that ended a command.
 _SIGNALLED = 128
 # What the recorder inside the command imports of us.
@@ -75,7 +74,7 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
         marked incomplete.
 
     Raises:
-        UsageError: no command, or captures that do not exist.
+        UsageError: no command, or captures or sensors that do not exist.
         InputNotFoundError: the command cannot be started.
         OutputExistsError: ``out`` is taken (nothing has run then).
         NothingRecordedError: the command succeeded, and no step of it was seen.
@@ -83,10 +82,7 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
     launch = launch or Launch()
     if not command:
         raise UsageError("there is no command to record", remedy="give one after --")
-    unknown = [name for name in launch.captures if name not in CAPTURES]
-    if unknown or not launch.captures:
-        wrong = unknown[0][:40] if unknown else "none"
-        raise UsageError(f"there is no capture {wrong!r}", remedy=f"give some of {', '.join(CAPTURES)}")
+    check_request(launch.captures, launch.sensors)
     writer = RecordingWriter(out, label=launch.label or out.name, overwrite=launch.overwrite)
     wanted = [name for name in CAPTURES if name in launch.captures]
     answers: list[Answer] = []

@@ -67,6 +67,10 @@ class Session(ABC):
     def finish(self, answer: Answer) -> None:
         """Stop, write the raw files and say in the answer which."""
 
+    @abstractmethod
+    def abandon(self) -> None:
+        """Stop watching the program, and write nothing."""
+
     def close(self) -> Answer:
         """End the capture and return what it left."""
         answer = Answer(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
@@ -111,6 +115,10 @@ class EnergySession(Session):
         self._spans.append((self._begin, now))
         self._begin = now
 
+    def abandon(self) -> None:
+        """Stop the sensors."""
+        self._sampler.stop()
+
     def finish(self, answer: Answer) -> None:
         """Stop the sensors and write the times of the steps."""
         result = self._sampler.stop()
@@ -134,11 +142,10 @@ class ProfileSession(Session):
 
     def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
         super().__init__(order, rank, modules)
-        self._warmup = max(0, order.warmup_steps - 1)
         steps = order.steps
-        warmup = self._warmup if steps is not None else 0
+        self._warmup = max(0, order.warmup_steps - 1) if steps is not None else 0
         self._anchors = anchors_now()
-        self._profile = TorchProfile(warmup_steps=warmup, steps=steps, stacks=order.stacks)
+        self._profile = TorchProfile(warmup_steps=self._warmup, steps=steps, stacks=order.stacks)
         self._profile.start()
 
     def step(self, kind: str) -> None:
@@ -150,6 +157,10 @@ class ProfileSession(Session):
             super().step(kind)
         if self.order.steps is not None:
             self._profile.step()
+
+    def abandon(self) -> None:
+        """Stop the profiler."""
+        self._profile.stop()
 
     def finish(self, answer: Answer) -> None:
         """Stop the profiler and write its trace."""
@@ -193,6 +204,10 @@ class ValuesSession(Session):
     def returned(self, result: Any) -> None:
         """Take note of outputs."""
         self._recorder.finish(result)
+
+    def abandon(self) -> None:
+        """Stop recording."""
+        self._recorder.__exit__(None, None, None)
 
     def finish(self, answer: Answer) -> None:
         """Stop recording and write the tables."""

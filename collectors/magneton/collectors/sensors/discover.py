@@ -57,14 +57,21 @@ def split(wanted: Sequence[str] | None) -> tuple[list[str], list[Meter]]:
         file = "meter.csv" if not meters else f"meter-{len(meters) + 1}.csv"
         if name in SENSORS:
             polled.append(name)
-        elif colon and kind == "command" and shlex.split(rest):
-            meters.append(CommandMeter(shlex.split(rest), file))
+        elif colon and kind == "command" and (words := _words(rest)):
+            meters.append(CommandMeter(words, file))
         elif colon and kind == "file" and rest:
             meters.append(FileMeter(Path(rest), file))
         else:
             known = ", ".join([*SENSORS, *(f"{m}:..." for m in METERS)])
             raise UsageError(f"there is no sensor {name[:40]!r}", remedy=f"known: {known}")
     return polled, meters
+
+
+def _words(text: str) -> list[str]:
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"cannot read the command {text[:40]!r}: {error}", remedy="close its quotes") from error
 
 
 def open_sensors(names: Iterable[str]) -> Opened:

@@ -35,7 +35,7 @@ _INSTALL = "pip install 'magneton[nvidia]'"
 
 @dataclass(frozen=True)
 class _Field:
-    """A reading that comes through ``nvmlDeviceGetFieldValues``: its id, scope, and thousandths it is given in."""
+    """A reading that comes through ``nvmlDeviceGetFieldValues``: its id and scope, and the name, field and unit of its series."""
 
     id: int
     scope: int
@@ -68,14 +68,12 @@ class NvmlSensor:
 
     Args:
         env: environment that holds ``CUDA_VISIBLE_DEVICES`` (default: this process's).
-        every_device: read all of them, visible or not.
     """
 
     source = "nvml"
 
-    def __init__(self, env: Mapping[str, str] | None = None, *, every_device: bool = False) -> None:
+    def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._env = os.environ if env is None else env
-        self._every = every_device
         self._nvml: Any = None
         self._gpus: list[_Gpu] = []
         self._series: list[p.Series] = []
@@ -174,7 +172,7 @@ class NvmlSensor:
             list(handles), visible, sure_of_order=order == "PCI_BUS_ID" or len(names) <= 1, parent_of=self._parent_of
         )
         info.warnings += chosen.warnings
-        return list(handles) if self._every else chosen.ids
+        return chosen.ids
 
     def _parent_of(self, mig: str) -> str | None:
         """Return the UUID of the GPU that a MIG device is a part of."""

@@ -61,7 +61,8 @@ class FieldError(SensorError):
 
     Args:
         reason: what is wrong, in one clause.
-        code: code for the column ``flags`` of the table ``power``.
+        flag: code for the column ``flags`` of the table ``power``.
+        remedy: what the user can do.
     """
 
     def __init__(self, reason: str, flag: str = NOT_AVAILABLE, *, remedy: str | None = None) -> None:

@@ -99,7 +99,6 @@ class _Process:
             stderr=self._said,
             env=environment,
         )
-        self._deadline: threading.Timer | None = None
         self._send({"names": list(names), "period_s": period_s})
 
     def _pipe(self, stream: IO[bytes] | None) -> IO[bytes]:
@@ -193,7 +192,6 @@ class Sampler:
         if isolation not in ("process", "thread"):
             raise UsageError(f"there is no isolation {isolation[:40]!r}", remedy="give process or thread")
         self.directory = Path(directory)
-        self._asked = sensors
         self._names, self._meters = split(sensors)
         self._period_s, self._isolation = period_s, isolation
         self._capture, self._rank, self._repeat = capture, rank, repeat

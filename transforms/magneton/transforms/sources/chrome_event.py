@@ -265,10 +265,7 @@ def _time(raw: msgspec.Raw) -> int:
 
 
 def _length(raw: msgspec.Raw) -> int | None:
-    text = bytes(raw).decode("utf-8", "replace").strip('"')
-    found = text_to_ns(text)
-    if found == "ts_out_of_range":
-        raise UnusableEvent("dur_negative" if text.startswith("-") else "dur_implausible")
+    found = text_to_ns(bytes(raw).decode("utf-8", "replace").strip('"'))
     return None if isinstance(found, str) else found
 
 
