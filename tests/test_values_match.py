@@ -222,6 +222,23 @@ def test_constants_do_not_glue() -> None:
     assert regions.count((("aten::mm",), ("aten::mm",))) == 2
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_by_products_that_nobody_reads_match_nothing(read: bool) -> None:
+    programs = []
+    for compute in (lambda v: v**3, lambda v: np.exp(-v)):
+        p = Program()
+        p.op("aten::norm", compute, [p.input(X)])
+        beside = p._define(5 * X, 5 * X, constant=False)
+        p.operators[-1].writes.append(beside)
+        p.op("aten::relu", lambda v: np.maximum(v, 0), [p.operators[-1].writes[0]])
+        if read:
+            p.op("aten::tanh", np.tanh, [beside])
+        programs.append(p)
+    p, q = programs
+    paired = [found for found in names(p, q, match_values(p.graph(), q.graph())) if all(found)]
+    assert bool(paired) is read
+
+
 def test_every_operator_lies_in_one_region() -> None:
     p, q = Program(), Program()
     x, y = p.input(X), q.input(X)

@@ -47,9 +47,11 @@ class ValueClass:
 
 
 def groups(graph: ValueGraph) -> dict[int, Group]:
-    """Return the groups that may be matched: enough elements, a fingerprint, not a mask."""
+    """Return the groups that may be matched: enough elements, a fingerprint, not a mask, not a by-product."""
     found = {}
     for number, members in graph.members.items():
+        if all(_by_product(graph, member) for member in members):
+            continue
         first = next((m for m in members if graph.values[m].stats or graph.values[m].hash), None)
         if first is None:
             continue
@@ -65,6 +67,14 @@ def groups(graph: ValueGraph) -> dict[int, Group]:
             graph.defined(number),
         )
     return found
+
+
+def _by_product(graph: ValueGraph, value: int) -> bool:
+    """Whether nobody reads a value that comes out beside another: statistics of a norm, say, where nothing is trained."""
+    if graph.consumers[value] or graph.values[value].role is not None or not graph.producers[value]:
+        return False
+    beside = [v for o in graph.producers[value] for v in graph.operators[o].writes if v != value]
+    return any(graph.consumers[v] or graph.values[v].role is not None for v in beside)
 
 
 class Fingerprints:
