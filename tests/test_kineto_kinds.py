@@ -41,6 +41,7 @@ NUMBER = st.one_of(
 
 @given(texts=st.lists(st.tuples(NUMBER, st.booleans()), min_size=1, max_size=30))
 @example(texts=[("1718000000123456.0005", False), ("0.0005", False), ("0.0015", True), ("1e-9", False)])
+@example(texts=[("3458764513820540.928", False), ("3458764513820540.929", False), ("3458764513820540.929", True)])
 @KINDS
 def test_times_are_exact_to_half_even(texts: list[tuple[str, bool]]) -> None:
     written = [f'"{t}"' if quoted else t for t, quoted in texts]
@@ -48,7 +49,10 @@ def test_times_are_exact_to_half_even(texts: list[tuple[str, bool]]) -> None:
         f'{{"ph":"X","cat":"cpu_op","name":"n{i}","pid":1,"tid":1,"ts":{t},"dur":1}}' for i, t in enumerate(written)
     ]
     run = run_of(('{"traceEvents":[' + ",\n".join(events) + "]}").encode())
-    assert {o["name"]: o["ts_ns"] for o in run.rows("ops")} == {f"n{i}": exactly(t) for i, (t, _) in enumerate(texts)}
+    ns = {f"n{i}": exactly(t) for i, (t, _) in enumerate(texts)}
+    assert {o["name"]: o["ts_ns"] for o in run.rows("ops")} == {n: t for n, t in ns.items() if t <= 3 * 2**60}
+    beyond = [q["reason"] for q in run.rows("quarantine")]
+    assert beyond == ["ts_out_of_range"] * sum(t > 3 * 2**60 for t in ns.values())
 
 
 @pytest.mark.parametrize(
