@@ -212,10 +212,11 @@ def main() -> None:
                 },
             )
             path = options.out / label
-            with record(path, system=system, workload=workload, overwrite=options.overwrite) as recorder:
-                for _ in range(WARMUP_STEPS + STEPS):
-                    model(ids)
-                    recorder.step()
+            captures = ("profile", "values")
+            with record(
+                path, captures=captures, system=system, workload=workload, overwrite=options.overwrite
+            ) as recorder:
+                recorder.run(model, (ids,))
             print(f"{label}: recorded in {path}")
 
 
