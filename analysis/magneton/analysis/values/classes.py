@@ -86,6 +86,7 @@ class Fingerprints:
         self.groups = (groups(a), groups(b))
         self.second = settings.second_input and a.second is not None and b.second is not None
         self._labels: dict[object, int] = defaultdict(count().__next__)
+        self._first_of: dict[int, dict[int, int]] = {}
         self._columns = tuple(self._build(graph, found) for graph, found in zip(self.sides, self.groups, strict=True))
 
     def _build(self, graph: ValueGraph, found: dict[int, Group]) -> dict[str, tuple[Column, Column | None]]:
@@ -169,6 +170,11 @@ class Fingerprints:
 
     def duplicates(self, side: int) -> dict[int, int]:
         """Return for each group of a side the first defined group that holds the same value."""
+        if side not in self._first_of:
+            self._first_of[side] = self._duplicates(side)
+        return self._first_of[side]
+
+    def _duplicates(self, side: int) -> dict[int, int]:
         near: dict[int, list[int]] = defaultdict(list)
         for first, again in self._columns[side].values():
             exact = _exact(first)

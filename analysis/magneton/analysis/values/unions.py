@@ -1,19 +1,23 @@
 """Concatenations: a value of one side that is several values of the other, one after another along an axis.
 
 Fused projections, a batched pass against split ones, loop steps stacked: sketches are linear, so the sketch of a
-concatenation follows from the sketches of its slices and needs no further pass over the data.
+concatenation follows from the sketches of its slices and needs no further pass over the data. The axis may be one that the
+parts have (``cat``) or a new one (``stack``).
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from magneton.analysis.values.classes import Fingerprints
+from magneton.analysis.values.definitions import chains
 from magneton.analysis.values.near import SLACK
 from magneton.analysis.values.settings import tolerance_of
+from magneton.schemas.sketch import FLAT, arrangement_key, assignments, ones_sketch
 
 
 @dataclass(frozen=True)
@@ -25,9 +29,10 @@ class Union:
     parts: tuple[int, ...]
 
 
-# Shape the slices were taken of, their buckets, and the buckets for the second input.
+# Shape the slices were taken of, their buckets ``[n, 64]``, and the buckets for the second input.
 _Slices = list[tuple[tuple[int, ...], np.ndarray, np.ndarray | None]]
-_Shape = tuple[object, ...]
+# Arrangement of a slice, slices along the axis, elements.
+_Shape = tuple[str, int, int]
 
 
 @dataclass(slots=True)
@@ -37,80 +42,112 @@ class _Part:
     again: np.ndarray | None
 
 
+class _Parts:
+    """The values of one side that may be part of something, by shape."""
+
+    def __init__(self, prints: Fingerprints, side: int) -> None:
+        self._by_shape: dict[_Shape, list[_Part]] = defaultdict(list)
+        for number in prints.groups[side]:
+            for shape, part in _as_part(prints, side, number):
+                self._by_shape[shape].append(part)
+        self._stacked: dict[_Shape, np.ndarray] = {}
+
+    def of(self, shape: _Shape) -> tuple[list[_Part], np.ndarray] | None:
+        """Return the parts of a shape and their sketches, one a row."""
+        found = self._by_shape.get(shape)
+        if not found:
+            return None
+        if shape not in self._stacked:
+            self._stacked[shape] = np.stack([part.first for part in found])
+        return found, self._stacked[shape]
+
+
 def find_unions(prints: Fingerprints, matched: tuple[set[int], set[int]]) -> list[Union]:
     """Return the concatenations among values that are not matched as a whole."""
-    slices = tuple(_slices(prints, side) for side in (0, 1))
-    return _of_side(prints, 0, slices[0], slices[1], matched[0]) + _of_side(prints, 1, slices[1], slices[0], matched[1])
-
-
-def _slices(prints: Fingerprints, side: int) -> dict[int, _Slices]:
-    graph = prints.sides[side]
-    found: dict[int, _Slices] = defaultdict(list)
-    for number, group in prints.groups[side].items():
-        if group.constant:
-            continue
-        shapes = set()
-        for member in graph.members[number]:
-            again = graph.second[member].slices if prints.second and graph.second else []
-            for index, (shape, buckets, _) in enumerate(graph.values[member].slices):
-                if shape in shapes:
-                    continue
-                shapes.add(shape)
-                same = index < len(again) and again[index][0] == shape
-                found[number].append((shape, buckets, again[index][1] if same else None))
+    found = []
+    for side in (0, 1):
+        parts: _Parts | None = None
+        wholes = _wholes(prints, side, matched[side])
+        for definitions in wholes:
+            parts = parts or _Parts(prints, 1 - side)
+            pieces = next(filter(None, (_split(prints, side, number, parts) for number in definitions)), ())
+            found += [Union(side, whole, chosen) for whole, chosen in _assign(prints, side, definitions, pieces)]
     return found
 
 
-def _trail(shape: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(sorted(n for n in shape[1:] if n > 1))
+def _wholes(prints: Fingerprints, side: int, matched: set[int]) -> list[list[int]]:
+    """Return the unmatched values of a side that have slices: the definitions of each, in order."""
+    first_of = prints.duplicates(side)
+    found: dict[int, list[int]] = defaultdict(list)
+    for number, group in prints.groups[side].items():
+        if number not in matched and not group.constant:
+            found[first_of[number]].append(number)
+    graph = prints.sides[side]
+    sliced = {n for n, same in found.items() if any(graph.values[m].slices for g in same for m in graph.members[g])}
+    return [prints.in_order(side, found[number]) for number in prints.in_order(side, list(sliced))]
 
 
-def _of_side(
-    prints: Fingerprints, side: int, wholes: dict[int, _Slices], parts: dict[int, _Slices], matched: set[int]
-) -> list[Union]:
-    by_shape: dict[_Shape, list[_Part]] = defaultdict(list)
-    for number, found in parts.items():
-        numel = prints.groups[1 - side][number].value.numel
-        for shape, first, again in found:
-            by_shape[_trail(shape), shape[0], numel].append(
-                _Part(number, first.ravel(), None if again is None else again.ravel())
-            )
-    stacked = {key: np.stack([p.first for p in found]) for key, found in by_shape.items()}
-    result = []
-    for number, found in wholes.items():
-        if number in matched:
-            continue
-        union = _split(prints, side, number, found, by_shape, stacked)
-        if union:
-            result.append(Union(side, number, union))
-    return result
+def _slices(prints: Fingerprints, side: int, number: int) -> _Slices:
+    graph = prints.sides[side]
+    found: _Slices = []
+    shapes = set()
+    for member in graph.members[number]:
+        again = graph.second[member].slices if prints.second and graph.second else []
+        for index, (shape, buckets, _) in enumerate(graph.values[member].slices):
+            if shape not in shapes:
+                shapes.add(shape)
+                same = index < len(again) and again[index][0] == shape
+                found.append((shape, buckets, again[index][1] if same else None))
+    return found
 
 
-def _split(
-    prints: Fingerprints,
-    side: int,
-    whole: int,
-    found: _Slices,
-    by_shape: dict[_Shape, list[_Part]],
-    stacked: dict[_Shape, np.ndarray],
-) -> tuple[int, ...]:
-    """Return the parts of a whole in order, as few as fit; empty when there are none."""
+def _as_part(prints: Fingerprints, side: int, number: int) -> Iterator[tuple[_Shape, _Part]]:
+    """Yield a value as it may lie in a concatenation: its slices in a row, or itself as one slice of a new axis."""
+    group = prints.groups[side][number]
+    if group.constant:
+        return
+    graph = prints.sides[side]
+    for shape, buckets, again in _slices(prints, side, number):
+        key = arrangement_key(shape[1:]), shape[0], group.value.numel
+        if shape[0] > 1:
+            yield key, _Part(number, buckets.ravel(), None if again is None else again.ravel())
+    seen: set[str] = set()
+    for member in graph.members[number]:
+        value = graph.values[member]
+        other = graph.second[member] if prints.second and graph.second else None
+        for index, (arrangement, sketch) in enumerate(value.sketches):
+            if arrangement in seen or arrangement.startswith(FLAT) or value.stats is None:
+                continue
+            seen.add(arrangement)
+            again = None
+            if other is not None and other.stats is not None and index < len(other.sketches):
+                again = _uncentred(arrangement, other.sketches[index][1], other.stats.mean)
+            first = _uncentred(arrangement, sketch, value.stats.mean)
+            yield (arrangement, 1, value.numel), _Part(number, first, again)
+
+
+def _uncentred(arrangement: str, sketch: np.ndarray, mean: float) -> np.ndarray:
+    dims = tuple(map(int, arrangement.split("x")))
+    whole: np.ndarray = sketch + mean * ones_sketch(dims, assignments(dims)[0])
+    return whole
+
+
+def _split(prints: Fingerprints, side: int, whole: int, among: _Parts) -> tuple[int, ...]:
+    """Return the first definitions of the parts of a whole in order, as few as fit; empty when there are none."""
     tolerance = _tolerance(prints, side, whole)
     numel = prints.groups[side][whole].value.numel
-    for shape, first, again in found:
+    for shape, first, again in _slices(prints, side, whole):
         length = shape[0]
         for pieces in range(2, length + 1):
-            if length % pieces:
-                continue
             each = length // pieces
-            key = (_trail(shape), each, numel // pieces)
-            if key not in by_shape:
+            candidates = among.of((arrangement_key(shape[1:]), each, numel // pieces)) if not length % pieces else None
+            if candidates is None:
                 continue
             parts: list[int] = []
             for start in range(0, length, each):
                 piece = first[start : start + each].ravel()
                 piece_again = None if again is None else again[start : start + each].ravel()
-                part = _nearest(prints, 1 - side, piece, piece_again, by_shape[key], stacked[key], tolerance, parts)
+                part = _nearest(prints, 1 - side, piece, piece_again, *candidates, tolerance)
                 if part is None:
                     break
                 parts.append(part)
@@ -127,14 +164,8 @@ def _nearest(
     parts: list[_Part],
     stacked: np.ndarray,
     tolerance: float,
-    taken: list[int],
 ) -> int | None:
-    """Return the group nearest to a piece within tolerance, one not taken yet if there is one.
-
-    Equal pieces (the two halves of a guided pass, before guidance) are the several definitions of one value, in order; a
-    value that the other side computes once may be several pieces.
-    """
-    again_taken = None
+    """Return the value nearest to a piece within tolerance: the group that defines it first."""
     distance = np.linalg.norm(stacked - piece, axis=1)
     size = float(np.linalg.norm(piece))
     for index in np.argsort(distance, kind="stable").tolist():
@@ -146,11 +177,39 @@ def _nearest(
             off = float(np.linalg.norm(part.again - piece_again))
             if off > limit * float(np.linalg.norm(piece_again)) + 1e-30:
                 continue
-        if part.group not in taken:
-            group: int = part.group
-            return group
-        again_taken = part.group if again_taken is None else again_taken
-    return again_taken
+        return prints.duplicates(side)[part.group]
+    return None
+
+
+def _assign(
+    prints: Fingerprints, side: int, definitions: list[int], pieces: tuple[int, ...]
+) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield each definition of a whole with the definitions of its parts.
+
+    A value may be defined anew by operators that change nothing (a scale of one): such a chain corresponds to a chain of
+    the other side, last with last. Equal pieces (the halves of a guided pass, before guidance) are the several chains of
+    one value, in order; a value that the other side computes once may be several pieces.
+    """
+    if not pieces:
+        return
+    alike: dict[int, list[int]] = defaultdict(list)
+    for number, first in prints.duplicates(1 - side).items():
+        if first in pieces:
+            alike[first].append(number)
+    links = {n: chains(prints.sides[1 - side], prints.in_order(1 - side, same)) for n, same in alike.items()}
+    wholes = chains(prints.sides[side], definitions)
+    often = Counter(pieces)
+    for turn, chain in enumerate(wholes):
+        used: Counter[int] = Counter()
+        chosen = []
+        for piece in pieces:
+            found = links[piece]
+            # One pass after the other: all that is of the first piece comes before all that is of the next.
+            at = turn + used[piece] * len(wholes) if len(found) == often[piece] * len(wholes) else used[piece]
+            chosen.append(found[min(at, len(found) - 1)])
+            used[piece] += 1
+        for back in range(1, min(len(chain), *map(len, chosen)) + 1):
+            yield chain[-back], tuple(parts[-back] for parts in chosen)
 
 
 def _tolerance(prints: Fingerprints, side: int, group: int) -> float:
