@@ -141,6 +141,8 @@ def totals(results: Iterable[Result]) -> list[dict[str, Any]]:
         scores = [r.score for r in group]
         found, wrong, missing = (sum(len(getattr(s, field)) for s in scores) for field in ("found", "wrong", "missing"))
         several = [n for s in scores for n in s.several]
+        # A control matches nothing: what it does lies in no paired region, and need not.
+        related = [s for s in scores if not s.control]
         rows.append(
             {
                 "pair": f"all {len(group)}",
@@ -151,15 +153,15 @@ def totals(results: Iterable[Result]) -> list[dict[str, Any]]:
                 "regions": sum(s.regions for s in scores),
                 "mean_region_ops": statistics.fmean(s.mean_region for s in scores),
                 "median_region_ops": statistics.median(several) if several else None,
-                "largest_region_ops": max(s.largest_region for s in scores),
-                "largest_share": max(s.largest_share for s in scores),
+                "largest_region_ops": max((s.largest_region for s in related), default=None),
+                "largest_share": max((s.largest_share for s in related), default=None),
                 "labels": sum(s.labels for s in scores),
                 "found": found,
                 "wrong": wrong,
                 "missing": missing,
                 "f1": 2 * found / (2 * found + wrong + missing) if found + wrong + missing else 1.0,
                 "least_f1": min(s.f1 for s in scores),
-                "coverage": min(min(s.coverage) for s in scores),
+                "coverage": min((min(s.coverage) for s in related), default=None),
                 "coarse": sum(len(s.coarse) for s in scores),
                 "irreducible": sum(len(s.irreducible) for s in scores),
                 "controls_failed": sum(s.control and s.f1 < 1 for s in scores),
@@ -168,6 +170,10 @@ def totals(results: Iterable[Result]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def _or_dash(value: float | None, how: str) -> str:
+    return "-" if value is None else format(value, how)
 
 
 def total_cells(row: dict[str, Any]) -> list[str]:
@@ -180,14 +186,14 @@ def total_cells(row: dict[str, Any]) -> list[str]:
         str(row["regions"]),
         f"{row['mean_region_ops']:.1f}",
         "-" if row["median_region_ops"] is None else f"{row['median_region_ops']:g}",
-        str(row["largest_region_ops"]),
-        f"{row['largest_share']:.0%}",
+        _or_dash(row["largest_region_ops"], "d"),
+        _or_dash(row["largest_share"], ".0%"),
         str(row["labels"]),
         str(row["found"]),
         str(row["wrong"]),
         str(row["missing"]),
         f"{row['f1']:.3f}",
-        f"{row['coverage']:.0%}",
+        _or_dash(row["coverage"], ".0%"),
         str(row["irreducible"]),
         f"{1e3 * row['seconds']:.0f}",
         f"{row['bytes'] / 1e3:.0f}",

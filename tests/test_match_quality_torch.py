@@ -150,10 +150,9 @@ def test_what_cannot_be_imported_is_said_in_one_line() -> None:
             load_pairs(name)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("tolerance", [1e-5, 1e-4, 2e-2])
 @pytest.mark.parametrize("name", PAIRS)
-def test_every_pair_reaches_the_goal(name: str, tolerance: float) -> None:
+def test_every_pair_reaches_the_goal(name: str) -> None:
     a, b = (capture(factory) for factory in PAIRS[name])
-    result = apply(name, a, b, Truth(a.side, b.side), ours(tolerance))
-    assert failures(result) == []
+    truth = Truth(a.side, b.side)
+    short = {t: failures(apply(name, a, b, truth, ours(t))) for t in (1e-5, 1e-4, 1e-3, 2e-2)}
+    assert short == {t: [] for t in short}

@@ -159,6 +159,90 @@ def test_a_batched_pass_is_the_union_of_two() -> None:
     assert (("aten::matmul",), ("aten::matmul", "aten::matmul")) not in names(p, q, alone)
 
 
+def test_steps_of_a_loop_are_the_union_along_a_new_axis() -> None:
+    steps = np.stack([X, X[::-1] * 2 + 1, X**2])
+    p, q = Program(), Program()
+    whole = p.op("aten::matmul", mm, [p.input(steps), p.parameter(W[0])])
+    p.op("aten::tanh", np.tanh, [whole])
+    every, w = q.input(steps), q.parameter(W[0])
+    for n in range(3):
+        part = q.op("aten::select", lambda v, n=n: v[n], [every], "view move")
+        q.op("aten::tanh", np.tanh, [q.op("aten::mm", mm, [part, w])])
+    match = match_values(p.graph(), q.graph())
+    found = names(p, q, match)
+    assert (("aten::matmul",), ("aten::select", "aten::mm") * 3) in found
+    assert (("aten::tanh",), ("aten::tanh",) * 3) in found
+    [union] = [u for u in match.unions if whole in u.a]
+    assert [q.operators[o].name for v in union.b for o in range(len(q.operators)) if v in q.operators[o].writes] == [
+        "aten::mm"
+    ] * 3
+
+
+def test_the_parts_of_a_whole_are_the_ends_of_chains_that_change_nothing() -> None:
+    """Scale by one and add zero, in two passes: the batched value is both ends, not the two first links."""
+    first, second = X[None], X[None] ** 2
+    p, q = Program(), Program()
+    p.op("aten::cube", lambda v: v**3, [p.input(np.concatenate([first, second]), np.concatenate([second, first]))])
+    ends = []
+    for part in (q.input(first, second), q.input(second, first)):
+        link = q.op("aten::pow", lambda v: v**3, [part])
+        link = q.op("aten::mul", lambda v: v * np.float32(1), [link])
+        ends.append(q.op("aten::add", lambda v: v + np.float32(0), [link]))
+    match = match_values(p.graph(), q.graph())
+    assert [u.b for u in match.unions if p.operators[0].writes[0] in u.a] == [tuple(ends)]
+    assert [len(b) for a, b in names(p, q, match) if a == ("aten::cube",)] == [6]
+
+
+@pytest.mark.parametrize("context", [True, False])
+def test_what_reads_a_value_tells_its_definitions_apart(context: bool) -> None:
+    """Two heads begin with the same value, computed twice; the sides run the heads in another order."""
+    programs, starts = [], []
+    for order in ((np.tanh, np.cos), (np.cos, np.tanh)):
+        p = Program()
+        x, w = p.input(X), p.parameter(W[0])
+        at = {}
+        for head in order:
+            at[head] = p.op("aten::mm", mm, [x, w])
+            p.op(f"aten::{head.__name__}", head, [at[head]])
+        programs.append(p)
+        starts.append(at)
+    match = match_values(*(p.graph() for p in programs), MatchSettings(context=context))
+    pairs = {(pair.a, pair.b) for pair in match.pairs}
+    straight = {((starts[0][head],), (starts[1][head],)) for head in (np.tanh, np.cos)}
+    assert (straight <= pairs) is context
+
+
+def test_masks_that_differ_do_not_glue_the_layers_that_read_them() -> None:
+    """One side adds a mask of numbers, the other selects by booleans; both make theirs from the same whole numbers."""
+    keep = (np.arange(240).reshape(X.shape) % 7).astype(np.int64)
+    p, q = Program(), Program()
+    x, numbers = p.input(X), p.input(keep, keep[::-1].copy())
+    y, others = q.input(X), q.input(keep, keep[::-1].copy())
+    mask = p.op("aten::lt", lambda v: (v < 3).astype(np.float32), [numbers])
+    mask = p.op("aten::mul", lambda v: v * np.float32(-1e3), [mask])
+    chosen = q.op("aten::ge", lambda v: v >= 3, [others])
+    for w in W[:3]:
+        x = p.op("aten::add", np.add, [p.op("aten::mm", mm, [x, p.parameter(w)]), mask])
+        x = p.op("aten::sigmoid", lambda v: 1 / (1 + np.exp(-np.maximum(v, -80))), [x])
+        y = q.op("aten::mm", mm, [y, q.parameter(w)])
+        y = q.op("aten::masked", lambda v, m: np.where(m, 1 / (1 + np.exp(-v)), 0).astype(np.float32), [y, chosen])
+    found = names(p, q, match_values(p.graph(), q.graph()))
+    assert found.count((("aten::mm",), ("aten::mm",))) == 3
+    assert found.count((("aten::add", "aten::sigmoid"), ("aten::masked",))) == 3
+    assert (("aten::lt", "aten::mul"), ("aten::ge",)) in found
+
+
+@pytest.mark.parametrize("used", [True, False])
+def test_a_value_at_the_edge_of_the_tolerance_needs_something_after_it_to_agree(used: bool) -> None:
+    p, q = Program(), Program()
+    a = p.op("aten::mm", mm, [p.input(X), p.parameter(W[0])])
+    b = q.op("aten::mm", lambda v, w: (v @ w) * np.float32(1.008), [q.input(X), q.parameter(W[0])])
+    p.op("aten::tanh", np.tanh, [a])
+    q.op("aten::tanh", np.tanh if used else np.cos, [b])
+    match = match_values(p.graph(), q.graph(), MatchSettings(tolerance=1e-2))
+    assert bool([pair for pair in match.pairs if a in pair.a]) is used
+
+
 def test_identical_layers_are_not_crossed() -> None:
     """A value computed several times on one side and once on the other: context says which is which."""
     p, q = Program(), Program()

@@ -2,7 +2,9 @@
 
 Operators joined by a value that is not a cut belong together; the operators that define a cut on side A and on side B
 belong together across the graphs. The connected components are the regions. Values derived from constants alone do not
-glue. An operator that by its schema only moves data is a region of its own if all its inputs and its output are cuts.
+glue. Those derived from whole numbers alone are masks and positions, which programs state differently and every layer reads:
+what makes them for one region on both sides is a region too, apart from what reads them to compute something else. An
+operator that by its schema only moves data is a region of its own if all its inputs and its output are cuts.
 """
 
 from __future__ import annotations
@@ -44,12 +46,20 @@ def cut_and_glue(
     nodes = [(side, number) for side in (0, 1) for number in range(len(graphs[side].operators))]
     joined: nx.utils.UnionFind = nx.utils.UnionFind(nodes)
     movement = [_movement(graph, cut) for graph, cut in zip(graphs, cuts, strict=True)]
+    steering: list[tuple[Key, Key]] = []
     for side, graph in enumerate(graphs):
+        selectors = graph.selectors()
         for value, number in enumerate(graph.group):
             if graph.values[value].constant or number in cuts[side] or not graph.producers[value]:
                 continue
-            joined.union(*[(side, o) for o in (*graph.producers[value], *graph.consumers[value])])
+            readers = graph.consumers[value]
+            if selectors[value]:
+                steered = [o for o in readers if not all(selectors[v] for v in graph.operators[o].writes)]
+                steering += [((side, graph.producers[value][0]), (side, o)) for o in steered]
+                readers = [o for o in readers if o not in steered]
+            joined.union(*[(side, o) for o in (*graph.producers[value], *readers)])
     _glue_definitions(graphs, pairs, unions, movement, joined)
+    _glue_selectors(steering, joined)
     members: dict[Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
     for side, number in nodes:
         members[joined[side, number]][side].append(number)
@@ -101,6 +111,16 @@ def _glue_definitions(
             same[("pair", matched) if matched is not None else ("alone", side, group)].append((side, number))
     for found in same.values():
         if len(found) > 1:
+            joined.union(*found)
+
+
+def _glue_selectors(steering: list[tuple[Key, Key]], joined: nx.utils.UnionFind) -> None:
+    """Join what makes the masks of both sides where they enter the same region."""
+    makers: dict[Key, list[Key]] = defaultdict(list)
+    for maker, reader in steering:
+        makers[joined[reader]].append(maker)
+    for found in makers.values():
+        if {side for side, _ in found} == {0, 1}:
             joined.union(*found)
 
 

@@ -120,6 +120,22 @@ class ValueGraph:
             for value in found:
                 self.group[value] = found[0]
 
+    def selectors(self) -> list[bool]:
+        """Return for each value whether it stems from whole numbers and constants of the program alone.
+
+        Masks, positions and indices: what they are made of, no weight and no floating input has entered.
+        """
+        found = [
+            not is_floating(value.dtype) or (value.role is None and not self.producers[number])
+            for number, value in enumerate(self.values)
+        ]
+        for operator in self.operators:
+            pure = all(found[v] for v in operator.reads)
+            for value in operator.writes:
+                if self.producers[value] and value not in operator.reads:
+                    found[value] = pure
+        return found
+
     def defined(self, group: int) -> int:
         """Return the number of the operator that first defines a group; -1 for inputs and parameters."""
         first = len(self.operators)

@@ -11,6 +11,9 @@ from magneton.analysis.values.graph import ValueGraph
 from magneton.analysis.values.settings import MatchSettings
 from magneton.analysis.values.unions import Union, find_unions
 
+# Two true implementations differ by a fraction of the tolerance; what is nearer to its edge than this needs support.
+EDGE = 0.5
+
 __all__ = ["MatchSettings", "MatchedRegion", "MatchedValue", "ValueMatch", "match_values"]
 
 
@@ -70,7 +73,7 @@ def match_values(a: ValueGraph, b: ValueGraph, settings: MatchSettings | None = 
         a.finish(use_copies=False)
         b.finish(use_copies=False)
     prints = Fingerprints(a, b, settings)
-    classes = find_classes(prints)
+    classes = _supported((a, b), find_classes(prints))
     pairs = pair_definitions(a, b, classes, use_context=settings.context)
     class_of = tuple({g: n for n, c in enumerate(classes) for g in (c.a, c.b)[side]} for side in (0, 1))
     unions = find_unions(prints, (set(class_of[0]), set(class_of[1]))) if settings.unions else []
@@ -84,6 +87,31 @@ def match_values(a: ValueGraph, b: ValueGraph, settings: MatchSettings | None = 
         cuts_b=frozenset(b.values[v].tensor_id for g in cuts[1] for v in b.members[g]),
         second_input=prints.second,
     )
+
+
+def _supported(graphs: tuple[ValueGraph, ValueGraph], classes: list[ValueClass]) -> list[ValueClass]:
+    """Drop classes at the edge of the tolerance if much is computed from them and none of it agrees."""
+    leads = tuple(
+        _leads_to_match(graph, {g for c in classes for g in (c.a, c.b)[side]}) for side, graph in enumerate(graphs)
+    )
+
+    def alone(side: int, groups: tuple[int, ...]) -> bool:
+        read = [g for g in groups if any(graphs[side].consumers[v] for v in graphs[side].members[g])]
+        return bool(read) and not any(leads[side][g] for g in read)
+
+    return [c for c in classes if c.ratio <= EDGE or not (alone(0, c.a) and alone(1, c.b))]
+
+
+def _leads_to_match(graph: ValueGraph, matched: set[int]) -> dict[int, bool]:
+    """Return for each group whether another group that is matched is computed from it."""
+    leads = dict.fromkeys(graph.members, False)
+    for operator in reversed(graph.operators):
+        written = {graph.group[v] for v in operator.writes}
+        read = {graph.group[v] for v in operator.reads}
+        if any(g in matched for g in written - read) or any(leads[g] for g in written):
+            for group in read:
+                leads[group] = True
+    return leads
 
 
 def _cuts(
