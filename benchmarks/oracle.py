@@ -58,22 +58,18 @@ def oracle_match(truth: Truth, a: ValueGraph, b: ValueGraph) -> ValueMatch:
             )
             for r in regions
         ),
-        pairs=tuple(MatchedValue(_ids(a, x), _ids(b, y), 0.0, ("oracle",)) for x, y, _ in pairs),
+        pairs=tuple(MatchedValue(a.ids(x), b.ids(y), 0.0, ("oracle",)) for x, y, _ in pairs),
         unions=tuple(_union(a, b, u) for u in unions),
-        cuts_a=frozenset(i for g in cuts[0] for i in _ids(a, g)),
-        cuts_b=frozenset(i for g in cuts[1] for i in _ids(b, g)),
+        cuts_a=frozenset(i for g in cuts[0] for i in a.ids(g)),
+        cuts_b=frozenset(i for g in cuts[1] for i in b.ids(g)),
         second_input=min(len(side.known) for side in truth.sides) > 1,
     )
 
 
-def _ids(graph: ValueGraph, group: int) -> tuple[int, ...]:
-    return tuple(graph.values[v].tensor_id for v in graph.members[group])
-
-
 def _union(a: ValueGraph, b: ValueGraph, union: Union) -> MatchedValue:
     graphs = (a, b)
-    whole = _ids(graphs[union.whole_side], union.whole)
-    parts = tuple(i for g in union.parts for i in _ids(graphs[1 - union.whole_side], g))
+    whole = graphs[union.whole_side].ids(union.whole)
+    parts = tuple(i for g in union.parts for i in graphs[1 - union.whole_side].ids(g))
     return MatchedValue(*((whole, parts) if union.whole_side == 0 else (parts, whole)), 0.0, ("oracle",))
 
 
@@ -109,7 +105,7 @@ def _candidates(truth: Truth, side: int, graph: ValueGraph) -> list[_Candidate]:
     flow = truth.flows[side]
     found = []
     for group in graph.members:
-        ids = _ids(graph, group)
+        ids = graph.ids(group)
         if flow.numel[ids[0]] < SMALLEST or flow.dtype[ids[0]] == "bool":
             continue
         seen = tuple(tuple(truth.seen(side, which, ids)) for which in range(len(truth.sides[side].known)))

@@ -3,16 +3,67 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from magneton.analysis.values.graph import Operator, Stats, Value, ValueGraph
+from magneton.analysis.values.columns import Sketches, Slices, Values
+from magneton.analysis.values.graph import Operator, ValueGraph
 from magneton.schemas.sketch import arrangement_key, assignments, flat_key, flat_sketch, sketch
 
 Array = np.ndarray
 
 
-def fingerprint(number: int, array: Array, *, constant: bool, precision: str, role: str | None) -> Value:
+@dataclass
+class Value:
+    """A row of the columns that the matcher reads."""
+
+    numel: int
+    dtype: str
+    precision: str
+    constant: bool
+    role: str | None
+    mean: float
+    std: float
+    holes: tuple[int, int, int]
+    sketches: list[tuple[str, Array]]
+    slices: list[tuple[tuple[int, ...], Array]]
+
+
+def columns(values: Sequence[Value]) -> Values:
+    """Rows as columns."""
+    n = len(values)
+    sketches = [entry for v in values for entry in v.sketches]
+    slices = [entry for v in values for entry in v.slices]
+    names = sorted({key for key, _ in sketches})
+    return Values(
+        tensor_id=np.arange(n),
+        numel=np.array([v.numel for v in values]),
+        dtype=[v.dtype for v in values],
+        precision=[v.precision for v in values],
+        constant=np.array([v.constant for v in values]),
+        role=[v.role for v in values],
+        hash=[None] * n,
+        known=np.ones(n, dtype=bool),
+        mean=np.array([v.mean for v in values]),
+        std=np.array([v.std for v in values]),
+        holes=np.array([v.holes for v in values]),
+        sketches=Sketches(
+            np.cumsum([0, *(len(v.sketches) for v in values)]),
+            np.array([names.index(key) for key, _ in sketches]),
+            names,
+            np.stack([rows for _, rows in sketches]),
+        ),
+        slices=Slices(
+            np.cumsum([0, *(len(v.slices) for v in values)]),
+            [dims for dims, _ in slices],
+            np.cumsum([0, *(len(rows) for _, rows in slices)]),
+            np.concatenate([rows for _, rows in slices] or [np.zeros((0, 64), np.float32)]),
+        ),
+    )
+
+
+def fingerprint(array: Array, *, constant: bool, precision: str, role: str | None) -> Value:
     """A value with statistics, sketches of its shape and of its flat order, and slices."""
     x = array.astype(np.float64)
     finite = np.isfinite(x)
@@ -20,13 +71,10 @@ def fingerprint(number: int, array: Array, *, constant: bool, precision: str, ro
     rms = float(np.sqrt(np.mean(x[finite] ** 2))) if finite.any() else 1.0
     x = np.where(np.isnan(x), 0.7 * rms, np.where(np.isposinf(x), rms, np.where(np.isneginf(x), -rms, x)))
     mean = float(x.mean())
-    stats = Stats(
-        mean, float(x.std()), float(np.abs(x).sum()), float((x**4).sum()), float(x.min()), float(x.max()), holes
-    )
     sketches = [(flat_key(x.size), flat_sketch(x - mean).astype(np.float32))]
     slices = []
     _arrange(x, mean, sketches, slices)
-    return Value(number, x.size, str(array.dtype), precision, constant, role, stats, None, sketches, slices)
+    return Value(x.size, str(array.dtype), precision, constant, role, mean, float(x.std()), holes, sketches, slices)
 
 
 def _arrange(x: Array, mean: float, sketches: list, slices: list) -> None:  # type: ignore[type-arg]
@@ -35,7 +83,7 @@ def _arrange(x: Array, mean: float, sketches: list, slices: list) -> None:  # ty
         sketches.append((arrangement_key(squeezed.shape), sketch(squeezed - mean, ways).astype(np.float32)))
     if x.ndim > 1 and 1 <= x.shape[0] <= 8:
         parts = np.stack([sketch(part) for part in x]).astype(np.float32)
-        slices.append((x.shape, parts, np.linalg.norm(x.reshape(len(x), -1), axis=1)))
+        slices.append((x.shape, parts))
 
 
 class Program:
@@ -53,8 +101,8 @@ class Program:
         number = len(self.values)
         if self.precision == "bfloat16":
             first, again = _rounded(first), _rounded(again)
-        self.values.append(fingerprint(number, first, constant=constant, precision=self.precision, role=role))
-        self.again.append(fingerprint(number, again, constant=constant, precision=self.precision, role=role))
+        self.values.append(fingerprint(first, constant=constant, precision=self.precision, role=role))
+        self.again.append(fingerprint(again, constant=constant, precision=self.precision, role=role))
         self.arrays.append((first, again))
         return number
 
@@ -81,7 +129,6 @@ class Program:
                 view="view" in words,
                 move="move" in words or "view" in words,
                 copy="copy" in words,
-                pseudo=False,
                 constant=constant,
                 backward=False,
             )
@@ -92,13 +139,13 @@ class Program:
         """Another arrangement of the same elements, as a view adds it to its value."""
         for values, k in ((self.values, 0), (self.again, 1)):
             x = arrange(self.arrays[value][k].astype(np.float64))
-            stats = values[value].stats
-            assert stats is not None
-            _arrange(x, stats.mean, values[value].sketches, values[value].slices)
+            _arrange(x, values[value].mean, values[value].sketches, values[value].slices)
 
     def graph(self) -> ValueGraph:
         """The finished graph."""
-        graph = ValueGraph(self.operators, self.values, second=self.again if self.use_second else None)
+        graph = ValueGraph(
+            self.operators, columns(self.values), second=columns(self.again) if self.use_second else None
+        )
         graph.finish()
         return graph
 

@@ -48,9 +48,9 @@ def cut_and_glue(
     movement = [_movement(graph, cut) for graph, cut in zip(graphs, cuts, strict=True)]
     steering: list[tuple[Key, Key]] = []
     for side, graph in enumerate(graphs):
-        selectors = graph.selectors()
+        selectors, constant = graph.selectors(), graph.values.constant.tolist()
         for value, number in enumerate(graph.group):
-            if graph.values[value].constant or number in cuts[side] or not graph.producers[value]:
+            if constant[value] or number in cuts[side] or not graph.producers[value]:
                 continue
             readers = graph.consumers[value]
             if selectors[value]:
@@ -77,7 +77,7 @@ def _movement(graph: ValueGraph, cut: set[int]) -> dict[int, int]:
     for number, operator in enumerate(graph.operators):
         if not operator.move or operator.constant or not operator.writes:
             continue
-        sources = [graph.group[v] for v in operator.reads if not graph.values[v].constant]
+        sources = [graph.group[v] for v in operator.reads if not graph.values.constant[v]]
         targets = [graph.group[v] for v in operator.writes]
         if sources and all(g in cut for g in sources) and all(g in cut for g in targets):
             found[number] = targets[0]

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import lru_cache
+from itertools import pairwise
 
 import networkx as nx
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from magneton.analysis.values.columns import Ints, Values, is_floating, read_values
 
 # Values of fewer elements never cut: a handful of numbers is equal by accident.
 MIN_NUMEL = 16
@@ -29,55 +28,9 @@ class Operator:
     view: bool
     move: bool
     copy: bool
-    pseudo: bool
     constant: bool
     backward: bool
     module: str | None = None
-
-
-@dataclass(slots=True)
-class Stats:
-    """Statistics of the finite part of a value."""
-
-    mean: float
-    std: float
-    l1: float
-    l4: float
-    low: float
-    high: float
-    holes: tuple[int, int, int]
-
-    def norm(self, numel: int) -> float:
-        """Return the Euclidean norm of the value."""
-        return math.sqrt(numel) * math.hypot(self.std, self.mean)
-
-    def centred_norm(self, numel: int) -> float:
-        """Return the norm of the value less its mean."""
-        return math.sqrt(numel) * self.std
-
-
-@dataclass(slots=True)
-class Value:
-    """A value and its fingerprint. ``sketches`` maps an arrangement to its sketches, ``slices`` a shape to slices."""
-
-    tensor_id: int
-    numel: int
-    dtype: str
-    precision: str
-    constant: bool
-    role: str | None
-    stats: Stats | None
-    hash: str | None
-    sketches: list[tuple[str, npt.NDArray[np.float32]]]
-    slices: list[tuple[tuple[int, ...], npt.NDArray[np.float32], npt.NDArray[np.float64]]]
-
-
-FLOATING = ("float", "bfloat", "complex", "half", "double")
-
-
-def is_floating(dtype: str) -> bool:
-    """Tell whether a dtype name is of floating (or complex) numbers."""
-    return dtype.startswith(FLOATING)
 
 
 @dataclass
@@ -89,18 +42,19 @@ class ValueGraph:
     """
 
     operators: list[Operator]
-    values: list[Value]
+    values: Values
     producers: list[list[int]] = field(default_factory=list)
     consumers: list[list[int]] = field(default_factory=list)
     group: list[int] = field(default_factory=list)
     members: dict[int, list[int]] = field(default_factory=dict)
-    second: list[Value] | None = None
+    second: Values | None = None
 
     def finish(self, use_copies: bool = True) -> None:
         """Fill in producers, consumers and groups."""
-        self.producers = [[] for _ in self.values]
-        self.consumers = [[] for _ in self.values]
-        joined = nx.utils.UnionFind(range(len(self.values)))
+        n = len(self.values)
+        self.producers = [[] for _ in range(n)]
+        self.consumers = [[] for _ in range(n)]
+        joined: nx.utils.UnionFind[int] = nx.utils.UnionFind()
         for number, operator in enumerate(self.operators):
             for value in dict.fromkeys(operator.writes):
                 self.producers[value].append(number)
@@ -108,17 +62,21 @@ class ValueGraph:
                 self.consumers[value].append(number)
             if use_copies and operator.copy and operator.reads and operator.writes:
                 source, target = operator.reads[-1 if operator.name.endswith("copy_") else 0], operator.writes[0]
-                if self.values[source].numel == self.values[target].numel:
+                if self.values.numel[source] == self.values.numel[target]:
                     joined.union(source, target)
-        by_root: dict[int, list[int]] = defaultdict(list)
-        for value in range(len(self.values)):
-            by_root[joined[value]].append(value)
-        self.group = [0] * len(self.values)
+        self.group = list(range(n))
         self.members = {}
-        for found in by_root.values():
+        for found in map(sorted, joined.to_sets()):
             self.members[found[0]] = found
             for value in found:
                 self.group[value] = found[0]
+        for value, group in enumerate(self.group):
+            if value == group and value not in self.members:
+                self.members[value] = [value]
+
+    def ids(self, group: int) -> tuple[int, ...]:
+        """Return the tensor ids of a group."""
+        return tuple(self.values.tensor_id[self.members[group]].tolist())
 
     def selectors(self) -> list[bool]:
         """Return for each value whether it stems from whole numbers and constants of the program alone.
@@ -126,8 +84,8 @@ class ValueGraph:
         Masks, positions and indices: what they are made of, no weight and no floating input has entered.
         """
         found = [
-            not is_floating(value.dtype) or (value.role is None and not self.producers[number])
-            for number, value in enumerate(self.values)
+            not is_floating(dtype) or (role is None and not producers)
+            for dtype, role, producers in zip(self.values.dtype, self.values.role, self.producers, strict=True)
         ]
         for operator in self.operators:
             pure = all(found[v] for v in operator.reads)
@@ -158,125 +116,54 @@ def from_tables(
         second: values of the same program on a second input; used only if it defines the same values.
         modules: rows of ``modules``, for module paths.
     """
-    paths = {} if modules is None else {m["module_id"]: m["path"] for m in modules.to_pylist()}
+    paths = {} if modules is None else {m["module_id"]: m["path"] for m in modules.select(_PATHS).to_pylist()}
     values = read_values(tensors)
-    number = {value.tensor_id: index for index, value in enumerate(values)}
-    reads: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    writes: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
-    columns = ("op_id", "direction", "position", "element", "tensor_id")
-    for op_id, direction, position, element, tensor in zip(*(uses.column(c).to_pylist() for c in columns), strict=True):
-        if tensor in number:
-            edge = (position or 0, element or 0, number[tensor])
-            (reads if direction == "input" else writes)[op_id].append(edge)
-    wanted = ops.select(["op_id", "name", "flags", "module_id"])
+    order = np.argsort(ops.column("op_id").to_numpy(), kind="stable")
+    op_ids = ops.column("op_id").to_numpy()[order]
+    reads, writes = _edges(uses, op_ids, values.tensor_id)
+    columns = [ops.column(c).take(pa.array(order)).to_pylist() for c in ("name", "flags", "module_id")]
     operators = [
-        _operator(row, reads[row["op_id"]], writes[row["op_id"]], paths.get(row["module_id"]))
-        for row in sorted(wanted.to_pylist(), key=lambda r: r["op_id"])
+        Operator(op_id, name, read, written, *_flags(flags), paths.get(module))
+        for op_id, read, written, name, flags, module in zip(op_ids.tolist(), reads, writes, *columns, strict=True)
     ]
     graph = ValueGraph(operators, values)
     if second is not None:
         again = read_values(second)
-        same = len(again) == len(values) and all(
-            (a.numel, a.dtype, a.constant) == (b.numel, b.dtype, b.constant) for a, b in zip(again, values, strict=True)
-        )
-        graph.second = again if same else None
+        graph.second = again if values.alike(again) else None
     graph.finish()
     return graph
 
 
-def _operator(
-    row: dict[str, Any],
-    reads: Iterable[tuple[int, int, int]],
-    writes: Iterable[tuple[int, int, int]],
-    module: str | None,
-) -> Operator:
-    flags = set((row["flags"] or "").split())
-    return Operator(
-        op_id=row["op_id"],
-        name=row["name"],
-        reads=[value for _, _, value in sorted(reads)],
-        writes=[value for _, _, value in sorted(writes)],
-        view="view" in flags,
-        move="move" in flags or "view" in flags or "assemble" in flags,
-        copy="copy" in flags,
-        pseudo="assemble" in flags,
-        constant="constant" in flags,
-        backward="backward" in flags,
-        module=module,
-    )
+_PATHS = ["module_id", "path"]
 
 
-_PLAIN = (
-    "tensor_id", "numel", "dtype", "precision", "constant", "role", "hash", "n_nan", "n_posinf", "n_neginf", "mean", "std",
-    "l1", "l4_fourth", "min", "max",
-)  # fmt: skip
+def _edges(uses: pa.Table, op_ids: Ints, tensor_ids: Ints) -> tuple[list[list[int]], list[list[int]]]:
+    """Return for each operator the values (numbers) it reads and writes, in order of position."""
+    op, tensor = uses.column("op_id").to_numpy(), uses.column("tensor_id").to_numpy()
+    place = [pc.fill_null(uses.column(c), 0).to_numpy() for c in ("element", "position")]
+    at, value = np.searchsorted(op_ids, op), np.searchsorted(tensor_ids, tensor)
+    known = (at < len(op_ids)) & (value < len(tensor_ids))
+    known &= (op_ids[np.minimum(at, len(op_ids) - 1)] == op) if len(op_ids) else False
+    known &= (tensor_ids[np.minimum(value, len(tensor_ids) - 1)] == tensor) if len(tensor_ids) else False
+    is_read = pc.fill_null(pc.equal(uses.column("direction"), "input"), False).to_numpy()
+    found = []
+    for wanted in (known & is_read, known & ~is_read):
+        rows = np.flatnonzero(wanted)
+        rows = rows[np.lexsort((value[rows], place[0][rows], place[1][rows], at[rows]))]
+        starts = np.searchsorted(at[rows], np.arange(len(op_ids) + 1)).tolist()
+        numbers = value[rows].tolist()
+        found.append([numbers[a:b] for a, b in pairwise(starts)])
+    return found[0], found[1]
 
 
-def read_values(tensors: pa.Table) -> list[Value]:
-    """Return the values of a table ``tensors`` in order of definition. Sketches stay in the table's own memory."""
-    tensors = tensors.sort_by("tensor_id").combine_chunks()
-    sketches = _sketches(tensors.column("sketches"))
-    slices = _slices(tensors.column("slices"))
-    return [
-        _value(row, sketches[index], slices.get(index, []))
-        for index, row in enumerate(tensors.select(list(_PLAIN)).to_pylist())
-    ]
-
-
-def _sketches(column: pa.ChunkedArray) -> list[list[tuple[str, npt.NDArray[np.float32]]]]:
-    found: list[list[tuple[str, npt.NDArray[np.float32]]]] = []
-    for chunk in column.chunks:
-        entries = chunk.flatten()
-        keys = entries.field("key").to_pylist()
-        buckets = entries.field("buckets")
-        rows = buckets.flatten().to_numpy(zero_copy_only=False).reshape(len(entries), -1) if len(entries) else None
-        lengths = pc.fill_null(pc.list_value_length(chunk), 0).to_pylist()
-        at = 0
-        for length in lengths:
-            found.append([(keys[at + k], rows[at + k]) for k in range(length)] if rows is not None else [])
-            at += length
-    return found
-
-
-def _slices(
-    column: pa.ChunkedArray,
-) -> dict[int, list[tuple[tuple[int, ...], npt.NDArray[np.float32], npt.NDArray[np.float64]]]]:
-    found = {}
-    for index, entries in enumerate(column.to_pylist()):
-        if entries:
-            found[index] = [
-                (tuple(e["dims"]), np.asarray(e["buckets"], dtype=np.float32), np.asarray(e["norms"], dtype=np.float64))
-                for e in entries
-            ]
-    return found
-
-
-def _value(
-    row: dict[str, Any],
-    sketches: list[tuple[str, npt.NDArray[np.float32]]],
-    slices: list[tuple[tuple[int, ...], npt.NDArray[np.float32], npt.NDArray[np.float64]]],
-) -> Value:
-    stats = None
-    if row["mean"] is not None and row["std"] is not None:
-        holes = (row["n_nan"] or 0, row["n_posinf"] or 0, row["n_neginf"] or 0)
-        stats = Stats(
-            row["mean"],
-            row["std"],
-            row["l1"] or 0.0,
-            row["l4_fourth"] or 0.0,
-            row["min"] or 0.0,
-            row["max"] or 0.0,
-            holes,
-        )
-    return Value(
-        tensor_id=row["tensor_id"],
-        numel=row["numel"] or 0,
-        dtype=row["dtype"] or "",
-        precision=row["precision"] or row["dtype"] or "",
-        constant=bool(row["constant"]),
-        role=row["role"],
-        stats=stats,
-        hash=row["hash"],
-        sketches=sketches,
-        slices=slices,
+@lru_cache(maxsize=1024)
+def _flags(text: str | None) -> tuple[bool, bool, bool, bool, bool]:
+    """Return view, move, copy, constant and backward of the flags of an operator."""
+    flags = set((text or "").split())
+    return (
+        "view" in flags,
+        bool(flags & {"move", "view", "assemble"}),
+        "copy" in flags,
+        "constant" in flags,
+        "backward" in flags,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magneton.analysis.values.classes import Fingerprints, ValueClass, find_classes
+from magneton.analysis.values.classes import ValueClass, find_classes
 from magneton.analysis.values.definitions import feeds_own_class, pair_definitions
 from magneton.analysis.values.glue import ValueRegion, cut_and_glue
 from magneton.analysis.values.graph import ValueGraph
+from magneton.analysis.values.prints import Fingerprints
 from magneton.analysis.values.settings import MatchSettings
 from magneton.analysis.values.unions import Union, find_unions
 
@@ -83,8 +84,8 @@ def match_values(a: ValueGraph, b: ValueGraph, settings: MatchSettings | None = 
         regions=tuple(_with_ids(a, b, region) for region in regions),
         pairs=tuple(_pair(a, b, x, y, classes[n], prints.second) for x, y, n in pairs),
         unions=tuple(_union(a, b, union) for union in unions),
-        cuts_a=frozenset(a.values[v].tensor_id for g in cuts[0] for v in a.members[g]),
-        cuts_b=frozenset(b.values[v].tensor_id for g in cuts[1] for v in b.members[g]),
+        cuts_a=frozenset(i for g in cuts[0] for i in a.ids(g)),
+        cuts_b=frozenset(i for g in cuts[1] for i in b.ids(g)),
         second_input=prints.second,
     )
 
@@ -138,17 +139,13 @@ def _with_ids(a: ValueGraph, b: ValueGraph, region: ValueRegion) -> MatchedRegio
     )
 
 
-def _ids(graph: ValueGraph, group: int) -> tuple[int, ...]:
-    return tuple(graph.values[v].tensor_id for v in graph.members[group])
-
-
 def _pair(a: ValueGraph, b: ValueGraph, x: int, y: int, found: ValueClass, second: bool) -> MatchedValue:
     evidence = ["values"] + (["second_input"] if second else []) + (["context"] if len(found.a) != len(found.b) else [])
-    return MatchedValue(_ids(a, x), _ids(b, y), found.ratio, tuple(evidence))
+    return MatchedValue(a.ids(x), b.ids(y), found.ratio, tuple(evidence))
 
 
 def _union(a: ValueGraph, b: ValueGraph, union: Union) -> MatchedValue:
-    parts = tuple(i for g in union.parts for i in _ids(b if union.whole_side == 0 else a, g))
-    whole = _ids(a if union.whole_side == 0 else b, union.whole)
+    parts = tuple(i for g in union.parts for i in (b if union.whole_side == 0 else a).ids(g))
+    whole = (a if union.whole_side == 0 else b).ids(union.whole)
     left, right = (whole, parts) if union.whole_side == 0 else (parts, whole)
     return MatchedValue(left, right, 1.0, ("union",))

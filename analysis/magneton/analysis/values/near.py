@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 
 import numpy as np
@@ -85,8 +86,7 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 3
     empty = Near(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
     if not len(left.owner) or not len(right.owner):
         return empty
-    directions = np.random.default_rng(3).standard_normal((left.sketch.shape[1], _N_PROJECTIONS))
-    directions /= np.linalg.norm(directions, axis=0)
+    directions = _directions(left.sketch.shape[1])
     shift = np.array([0.5, -0.3, 0.2])
     proj_left = left.sketch @ directions + left.offset[:, None] * shift
     proj_right = right.sketch @ directions + right.offset[:, None] * shift
@@ -116,6 +116,13 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 3
     if not found:
         return empty
     return Near(*(np.concatenate(parts) for parts in zip(*found, strict=True)))
+
+
+@lru_cache(maxsize=8)
+def _directions(width: int) -> Floats:
+    """Return the directions that sketches are projected on, ``[width, projections]``, of length 1."""
+    drawn = np.random.default_rng(3).standard_normal((width, _N_PROJECTIONS))
+    return drawn / np.linalg.norm(drawn, axis=0)
 
 
 def nearest(pairs: Near, most: int) -> Near:

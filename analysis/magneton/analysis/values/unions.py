@@ -13,11 +13,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magneton.analysis.values.classes import Fingerprints
+from magneton.analysis.values.columns import Rows
 from magneton.analysis.values.definitions import chains
 from magneton.analysis.values.near import SLACK
-from magneton.analysis.values.settings import tolerance_of
-from magneton.schemas.sketch import FLAT, arrangement_key, assignments, ones_sketch
+from magneton.analysis.values.prints import Fingerprints
+from magneton.schemas.sketch import arrangement_key, assignments, ones_sketch
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Union:
 
 
 # Shape the slices were taken of, their buckets ``[n, 64]``, and the buckets for the second input.
-_Slices = list[tuple[tuple[int, ...], np.ndarray, np.ndarray | None]]
+_Slices = list[tuple[tuple[int, ...], Rows, Rows | None]]
 # Arrangement of a slice, slices along the axis, elements.
 _Shape = tuple[str, int, int]
 
@@ -43,12 +43,14 @@ class _Part:
 
 
 class _Parts:
-    """The values of one side that may be part of something, by shape."""
+    """The values of one side that may be part of something of a wanted shape."""
 
-    def __init__(self, prints: Fingerprints, side: int) -> None:
+    def __init__(self, prints: Fingerprints, side: int, wanted: set[_Shape]) -> None:
         self._by_shape: dict[_Shape, list[_Part]] = defaultdict(list)
-        for number in prints.groups[side]:
-            for shape, part in _as_part(prints, side, number):
+        groups = prints.groups[side]
+        numel = np.array(sorted({shape[2] for shape in wanted}), np.int64)
+        for number in np.flatnonzero(groups.eligible & ~groups.constant & np.isin(groups.numel, numel)).tolist():
+            for shape, part in _as_part(prints, side, number, wanted):
                 self._by_shape[shape].append(part)
         self._stacked: dict[_Shape, np.ndarray] = {}
 
@@ -66,10 +68,10 @@ def find_unions(prints: Fingerprints, matched: tuple[set[int], set[int]]) -> lis
     """Return the concatenations among values that are not matched as a whole."""
     found = []
     for side in (0, 1):
-        parts: _Parts | None = None
         wholes = _wholes(prints, side, matched[side])
+        wanted = {shape for same in wholes for number in same for shape in _wanted(prints, side, number)}
+        parts = _Parts(prints, 1 - side, wanted)
         for definitions in wholes:
-            parts = parts or _Parts(prints, 1 - side)
             pieces = next(filter(None, (_split(prints, side, number, parts) for number in definitions)), ())
             found += [Union(side, whole, chosen) for whole, chosen in _assign(prints, side, definitions, pieces)]
     return found
@@ -77,14 +79,28 @@ def find_unions(prints: Fingerprints, matched: tuple[set[int], set[int]]) -> lis
 
 def _wholes(prints: Fingerprints, side: int, matched: set[int]) -> list[list[int]]:
     """Return the unmatched values of a side that have slices: the definitions of each, in order."""
-    first_of = prints.duplicates(side)
+    graph, groups, first_of = prints.sides[side], prints.groups[side], prints.duplicates(side)
+    slices = graph.values.slices
+    owner = np.repeat(np.arange(len(graph.values)), np.diff(slices.start))
+    several = np.fromiter((dims[0] > 1 for dims in slices.dims), bool, len(slices.dims))
+    sliced = np.zeros(len(graph.values), dtype=bool)
+    sliced[np.asarray(graph.group, np.int64)[owner[several]]] = True
     found: dict[int, list[int]] = defaultdict(list)
-    for number, group in prints.groups[side].items():
-        if number not in matched and not group.constant:
-            found[first_of[number]].append(number)
+    for number in groups.in_order(np.flatnonzero(groups.eligible & ~groups.constant & sliced)).tolist():
+        if number not in matched:
+            found[int(first_of[number])].append(number)
+    return list(found.values())
+
+
+def _wanted(prints: Fingerprints, side: int, number: int) -> Iterator[_Shape]:
+    """Yield the shapes whose values could be the parts of a whole."""
+    numel = int(prints.groups[side].numel[number])
     graph = prints.sides[side]
-    sliced = {n for n, same in found.items() if any(graph.values[m].slices for g in same for m in graph.members[g])}
-    return [prints.in_order(side, found[number]) for number in prints.in_order(side, list(sliced))]
+    for member in graph.members[number]:
+        for dims, _ in graph.values.slices.of(member):
+            for pieces in range(2, dims[0] + 1):
+                if not dims[0] % pieces:
+                    yield arrangement_key(dims[1:]), dims[0] // pieces, numel // pieces
 
 
 def _slices(prints: Fingerprints, side: int, number: int) -> _Slices:
@@ -92,8 +108,8 @@ def _slices(prints: Fingerprints, side: int, number: int) -> _Slices:
     found: _Slices = []
     shapes = set()
     for member in graph.members[number]:
-        again = graph.second[member].slices if prints.second and graph.second else []
-        for index, (shape, buckets, _) in enumerate(graph.values[member].slices):
+        again = graph.second.slices.of(member) if prints.second and graph.second else []
+        for index, (shape, buckets) in enumerate(graph.values.slices.of(member)):
             if shape not in shapes:
                 shapes.add(shape)
                 same = index < len(again) and again[index][0] == shape
@@ -101,32 +117,30 @@ def _slices(prints: Fingerprints, side: int, number: int) -> _Slices:
     return found
 
 
-def _as_part(prints: Fingerprints, side: int, number: int) -> Iterator[tuple[_Shape, _Part]]:
+def _as_part(prints: Fingerprints, side: int, number: int, wanted: set[_Shape]) -> Iterator[tuple[_Shape, _Part]]:
     """Yield a value as it may lie in a concatenation: its slices in a row, or itself as one slice of a new axis."""
-    group = prints.groups[side][number]
-    if group.constant:
-        return
+    numel = int(prints.groups[side].numel[number])
     graph = prints.sides[side]
-    for shape, buckets, again in _slices(prints, side, number):
-        key = arrangement_key(shape[1:]), shape[0], group.value.numel
-        if shape[0] > 1:
-            yield key, _Part(number, buckets.ravel(), None if again is None else again.ravel())
+    for dims, buckets, again in _slices(prints, side, number):
+        shape = arrangement_key(dims[1:]), dims[0], numel
+        if dims[0] > 1 and shape in wanted:
+            yield shape, _Part(number, buckets.ravel(), None if again is None else again.ravel())
     seen: set[str] = set()
+    values, second = graph.values, graph.second if prints.second else None
     for member in graph.members[number]:
-        value = graph.values[member]
-        other = graph.second[member] if prints.second and graph.second else None
-        for index, (arrangement, sketch) in enumerate(value.sketches):
-            if arrangement in seen or arrangement.startswith(FLAT) or value.stats is None:
+        others = second.sketches.of(member) if second is not None and second.known[member] else []
+        for index, (arrangement, sketch) in enumerate(values.sketches.of(member)):
+            if arrangement in seen or (arrangement, 1, numel) not in wanted or not values.known[member]:
                 continue
             seen.add(arrangement)
             again = None
-            if other is not None and other.stats is not None and index < len(other.sketches):
-                again = _uncentred(arrangement, other.sketches[index][1], other.stats.mean)
-            first = _uncentred(arrangement, sketch, value.stats.mean)
-            yield (arrangement, 1, value.numel), _Part(number, first, again)
+            if second is not None and index < len(others) and others[index][0] == arrangement:
+                again = _uncentred(arrangement, others[index][1], float(second.mean[member]))
+            first = _uncentred(arrangement, sketch, float(values.mean[member]))
+            yield (arrangement, 1, numel), _Part(number, first, again)
 
 
-def _uncentred(arrangement: str, sketch: np.ndarray, mean: float) -> np.ndarray:
+def _uncentred(arrangement: str, sketch: Rows, mean: float) -> np.ndarray:
     dims = tuple(map(int, arrangement.split("x")))
     whole: np.ndarray = sketch + mean * ones_sketch(dims, assignments(dims)[0])
     return whole
@@ -135,7 +149,7 @@ def _uncentred(arrangement: str, sketch: np.ndarray, mean: float) -> np.ndarray:
 def _split(prints: Fingerprints, side: int, whole: int, among: _Parts) -> tuple[int, ...]:
     """Return the first definitions of the parts of a whole in order, as few as fit; empty when there are none."""
     tolerance = _tolerance(prints, side, whole)
-    numel = prints.groups[side][whole].value.numel
+    numel = int(prints.groups[side].numel[whole])
     for shape, first, again in _slices(prints, side, whole):
         length = shape[0]
         for pieces in range(2, length + 1):
@@ -177,7 +191,7 @@ def _nearest(
             off = float(np.linalg.norm(part.again - piece_again))
             if off > limit * float(np.linalg.norm(piece_again)) + 1e-30:
                 continue
-        return prints.duplicates(side)[part.group]
+        return int(prints.duplicates(side)[part.group])
     return None
 
 
@@ -192,11 +206,9 @@ def _assign(
     """
     if not pieces:
         return
-    alike: dict[int, list[int]] = defaultdict(list)
-    for number, first in prints.duplicates(1 - side).items():
-        if first in pieces:
-            alike[first].append(number)
-    links = {n: chains(prints.sides[1 - side], prints.in_order(1 - side, same)) for n, same in alike.items()}
+    first_of = prints.duplicates(1 - side)
+    alike = {n: prints.in_order(1 - side, np.flatnonzero(first_of == n).tolist()) for n in set(pieces)}
+    links = {n: chains(prints.sides[1 - side], same) for n, same in alike.items()}
     wholes = chains(prints.sides[side], definitions)
     often = Counter(pieces)
     for turn, chain in enumerate(wholes):
@@ -213,4 +225,4 @@ def _assign(
 
 
 def _tolerance(prints: Fingerprints, side: int, group: int) -> float:
-    return tolerance_of(prints.groups[side][group].precision, prints.settings)
+    return float(prints.groups[side].tolerance[group])
