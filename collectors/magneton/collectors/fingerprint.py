@@ -1,4 +1,4 @@
-"""Fingerprints of torch tensors: statistics of the finite part, count sketches per arrangement, slices along axis 0.
+"""Fingerprints of torch tensors: statistics of the finite part, count sketches per arrangement, slices along short axes.
 
 Everything is computed in float32 from pieces of bounded size, with sums carried on in float64.
 """
@@ -21,9 +21,11 @@ torch: Any = import_torch()
 
 # A handful of elements is equal by accident: no sketches.
 MIN_SKETCHED = 16
-MAX_SLICES = 8
+# The first axis longer than 1 may be this long to be sliced, one other axis this long.
+MAX_SLICES = 16
+MAX_INNER_SLICES = 8
 MAX_SKETCHES = 24
-MAX_SLICE_SHAPES = 4
+MAX_SLICE_SHAPES = 6
 
 Geometry = tuple[tuple[int, int], ...]
 
@@ -36,7 +38,8 @@ class Fingerprint:
         statistics: of the finite elements; None until a tensor was read.
         hash: of integers and booleans, in order.
         sketches: key and buckets, ``float32[BUCKETS]``, centred.
-        slices: shape, buckets ``float32[n, BUCKETS]`` and norms of the slices along axis 0, not centred.
+        slices: shape, buckets ``float32[n, BUCKETS]`` and norms of the slices along a short axis,
+            which is first in the shape; axes of length 1 are left out; not centred.
         why: why there is nothing to know.
     """
 
@@ -82,14 +85,16 @@ class Fingerprint:
         stats, shape = self.statistics, tuple(tensor.shape)
         geometry = tuple((n, s) for n, s in zip(shape, tensor.stride(), strict=True) if n > 1)
         level = stats.min == stats.max and not stats.holes
-        slices = None
-        if not constant and self._wants_slices(tensor, shape):
-            slices, norms = slice_sketches(view, stats)
-            self.slices.append((shape, slices, norms))
+        axes = [] if constant else self._sliced(tensor, shape)
+        found = slice_sketches(view, stats, axes) if axes else []
+        self.slices += found
         # A permuted view has the same axes in another order; a reshaped one has the same flat order.
         if self._new("axes", tuple(sorted(geometry))):
             for way in assignments(shape):
-                whole = None if slices is None else whole_of_slices(slices, shape, way, stats)
+                whole = None
+                if axes:  # the slices give the whole for nothing
+                    others = [o for a, o in enumerate(way) if shape[a] > 1 and a != axes[0]]
+                    whole = whole_of_slices(found[0][1], found[0][0], [way[axes[0]], *others], stats)
                 if whole is None:
                     whole = np.zeros(BUCKETS) if level else separable_sketch(view, stats, way)
                 self._append(arrangement_key(shape), whole)
@@ -97,10 +102,24 @@ class Fingerprint:
             self._n_flat += 1
             self._append(flat_key(tensor.numel()), np.zeros(BUCKETS) if level else flat_sketch(view, stats))
 
-    def _wants_slices(self, tensor: Any, shape: tuple[int, ...]) -> bool:
-        if not shape or not 1 <= shape[0] <= MAX_SLICES or len(self.slices) >= MAX_SLICE_SHAPES:
-            return False
-        return self._new("slices", shape[0], tensor.stride(0) if shape[0] > 1 else 0, arrangement_key(shape[1:]))
+    def _sliced(self, tensor: Any, shape: tuple[int, ...]) -> list[int]:
+        """Return the axes to slice that were not sliced before: the first one and another, if they are short."""
+        axes = [a for a, n in enumerate(shape) if n > 1]
+        chosen = [a for a in axes[:1] if shape[a] <= MAX_SLICES]
+        inner = [a for a in axes[1:] if shape[a] <= MAX_INNER_SLICES]
+        if inner:
+            both = {*chosen, inner[0]}
+            others = {shape[a] for a in axes if a not in both}
+            if len(axes) > len(both) and not others & {shape[a] for a in both}:
+                chosen.append(inner[0])
+        chosen = chosen[: max(0, MAX_SLICE_SHAPES - len(self.slices))]
+        return [
+            a
+            for a in chosen
+            if self._new(
+                "slices", shape[a], tensor.stride(a), arrangement_key([n for i, n in enumerate(shape) if i != a])
+            )
+        ]
 
     def _append(self, key: str, buckets: NDArray[np.float64]) -> None:
         self.sketches.append((key, buckets.astype(np.float32)))

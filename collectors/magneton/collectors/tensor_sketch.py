@@ -180,32 +180,59 @@ def flat_sketch(view: TensorView, stats: Statistics) -> Array:
     return total - (stats.centre() - shift) * flat_ones_sketch(view.numel)
 
 
-def slice_sketches(view: TensorView, stats: Statistics) -> tuple[NDArray[np.float32], list[float]]:
-    """Return the sketches of the slices along axis 0, not centred, and their norms."""
+def slice_sketches(
+    view: TensorView, stats: Statistics, axes: Sequence[int]
+) -> list[tuple[tuple[int, ...], NDArray[np.float32], list[float]]]:
+    """Return, for each of one or two axes, its slices: shape (that axis first), sketches (not centred) and norms.
+
+    Of two axes neither may be as long as a third one: the numbers of equally long axes would differ between the two.
+    """
     tensor, mark = view.tensor, stats.mark(view.numel)
     shape = tuple(tensor.shape)
-    way = assignments(shape[1:])[0]
-    rest = [(shape[a], way[a - 1]) for a in view.axes if a]
-    ordered = tensor.permute([0, *(a for a in range(1, len(shape)) if shape[a] == 1), *(a for a in view.axes if a)])
-    split = _split([n for n, _ in rest])
-    keys = [tuple(zip(*part, strict=True)) or ((), ()) for part in (rest[:split], rest[split:])]
+    rest = [a for a in range(len(shape)) if shape[a] > 1 and a not in axes]
+    way = dict(zip(rest, assignments(tuple(shape[a] for a in rest))[0], strict=True))
+    inner = [(shape[a], way[a]) for a in view.axes if a in way]
+    lengths = [shape[a] for a in axes]
+    ones = [a for a in range(len(shape)) if shape[a] == 1]
+    ordered = tensor.permute([*axes, *ones, *(a for a in view.axes if a in way)])
+    split = _split([n for n, _ in inner])
+    keys = [tuple(zip(*part, strict=True)) or ((), ()) for part in (inner[:split], inner[split:])]
     width = math.prod(keys[1][0])
-    buckets, norms = [], []
+    buckets, squares = [], []
     together = view.numel <= PIECE and width <= _MAX_COLUMNS
-    for part in [ordered] if together else ordered.split(1):
-        sketcher = _Sketcher(("axes", keys[0]), ("axes", keys[1]), part.shape[0])
-        squares = np.zeros(part.shape[0])
+    for part in [ordered] if together else (ordered[at][None] for at in np.ndindex(*lengths)):
+        copies = math.prod(lengths) if together else 1
+        sketcher = _Sketcher(("axes", keys[0]), ("axes", keys[1]), copies)
+        square = np.zeros(copies)
         for start, piece in pieces(part, view.numel if together else PIECE):
             values = view.read(piece, mark)
-            flat = values.view(part.shape[0], -1)
-            squares += torch.mul(flat, flat).sum(1).to("cpu").numpy().astype(np.float64)
+            flat = values.view(copies, -1)
+            square += torch.mul(flat, flat).sum(1).to("cpu").numpy().astype(np.float64)
             if together:
                 sketcher.add(flat.view(-1, width))
             else:
                 _add_rows(sketcher, flat.view(-1), start, width)
         buckets.append(sketcher.total)
-        norms += np.sqrt(squares).tolist()
-    return np.concatenate(buckets).astype(np.float32), norms
+        squares.append(square)
+    table = np.concatenate(buckets).reshape(*lengths, BUCKETS)
+    norms = np.sqrt(np.concatenate(squares)).reshape(lengths)
+    found = []
+    for number, axis in enumerate(axes):
+        first = np.moveaxis(table, number, 0)
+        rows = first if len(axes) == 1 else _folded(first)
+        dims = (shape[axis], *(n for a, n in enumerate(shape) if n > 1 and a != axis))
+        of_slice = np.sqrt(np.square(np.moveaxis(norms, number, 0).reshape(shape[axis], -1)).sum(1))
+        found.append((dims, rows.astype(np.float32), of_slice.tolist()))
+    return found
+
+
+def _folded(table: Array) -> Array:
+    """Return the sketches ``[n, BUCKETS]`` of rows from those of their parts along a second axis ``[n, m, BUCKETS]``."""
+    buckets, signs = axis_hash(table.shape[1], 0)
+    place = (np.arange(BUCKETS)[None, :] - buckets[:, None]) % BUCKETS
+    turned = np.take_along_axis(table, np.broadcast_to(place, table.shape), axis=2)
+    rows: Array = (turned * signs[None, :, None]).sum(axis=1)
+    return rows
 
 
 def whole_of_slices(

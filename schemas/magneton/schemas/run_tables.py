@@ -272,7 +272,12 @@ TENSORS = plain_table(
     Column("quantiles", FLOATS, "values at 1/8, 1/4, 1/2, 3/4 and 7/8, from at most 4,096 elements evenly taken"),
     Column("hash", STRING, "integers and booleans: hash of the elements in order; NULL for floating types"),
     Column("sketches", SKETCHES, "order-sensitive count sketches of the centred values, one per arrangement seen"),
-    Column("slices", SLICES, "count sketches of the slices along axis 0, where it is at most 8 long; not centred"),
+    Column(
+        "slices",
+        SLICES,
+        "count sketches of the slices along the first axis (of at most 16) and another (of at most 8), that axis first in the "
+        "shape, axes of length 1 left out; not centred",
+    ),
     Column("singular_values", SINGULAR, "largest singular values of its matricisations, where they were asked for"),
     Column(
         "why_no_values",

@@ -26,54 +26,79 @@ def pair_definitions(
 ) -> list[tuple[int, int, int]]:
     """Return pairs of groups that correspond, with the class they are of.
 
-    Definitions that the same classes read pair n-th with n-th where both sides have equally many of them: order alone would
-    cross two heads that run in another order. Of the rest, equally many pair in order, others are aligned monotonically by
-    the classes around them, what reads a definition weighing 4 to 1 over what it reads; ties pair the last with the last.
+    A value may be defined anew by operators that change nothing (a scale of one): such a chain is one thing that is aligned,
+    and of its links the last correspond, then the first ones; those that were only moved are apart. Where both sides have equally many chains, those that the same classes read pair
+    first (order alone would cross two heads that run in another order), and the rest in order. Otherwise they are aligned
+    monotonically by the classes around them, what reads a chain weighing 4 to 1 over what it reads; ties pair the first with
+    the first: what is computed again is the later.
     """
     class_a = {group: number for number, c in enumerate(classes) for group in c.a}
     class_b = {group: number for number, c in enumerate(classes) for group in c.b}
     pairs = []
     for number, found in enumerate(classes):
-        if len(found.a) == len(found.b) == 1 or not use_context:
-            aligned = (
-                list(zip(found.a, found.b, strict=False))
-                if len(found.a) == len(found.b)
-                else [(found.a[0], found.b[0])]
-            )
+        if len(found.a) == len(found.b) == 1:
+            pairs.append((found.a[0], found.b[0], number))
+        elif not use_context:
+            same = len(found.a) == len(found.b)
+            pairs += [(x, y, number) for x, y in zip(found.a, found.b, strict=False)][: None if same else 1]
         else:
-            aligned = _by_context(
-                {g: _context(a, class_a, g) for g in found.a}, {g: _context(b, class_b, g) for g in found.b}
-            )
-        pairs += [(x, y, number) for x, y in aligned]
+            several_a, several_b = chains(a, list(found.a)), chains(b, list(found.b))
+            around_a = [_context(a, class_a, chain) for chain in several_a]
+            around_b = [_context(b, class_b, chain) for chain in several_b]
+            for i, j in _by_context(around_a, around_b):
+                links_a, links_b = _links(a, several_a[i]), _links(b, several_b[j])
+                for moved in (False, True):
+                    pairs += [(x, y, number) for x, y in _ends_then_begins(links_a[moved], links_b[moved])]
     return pairs
 
 
-def _by_context(around_a: dict[int, Context], around_b: dict[int, Context]) -> list[tuple[int, int]]:
+def _links(graph: ValueGraph, chain: list[int]) -> dict[bool, list[int]]:
+    """Return the links of a chain that were computed (False) and those that operators moved (True)."""
+    found: dict[bool, list[int]] = {False: [], True: []}
+    for group in chain:
+        makers = [graph.operators[o] for v in graph.members[group] for o in graph.producers[v]]
+        found[bool(makers) and all(o.move for o in makers)].append(group)
+    return found
+
+
+def _ends_then_begins(a: list[int], b: list[int]) -> list[tuple[int, int]]:
+    return [*zip(a[:-1], b[:-1], strict=False), (a[-1], b[-1])] if a and b else []
+
+
+def _by_context(around_a: list[Context], around_b: list[Context]) -> list[tuple[int, int]]:
+    """Return which of two lists of chains correspond, by position."""
+    n, m = len(around_a), len(around_b)
+    if n == m:
+        return _alike_then_in_order(around_a, around_b)
+    if n * m > _MAX_CELLS:
+        return list(zip(range(n), range(m), strict=False))
+    return _align(around_a, around_b)
+
+
+def _alike_then_in_order(around_a: list[Context], around_b: list[Context]) -> list[tuple[int, int]]:
     read_by: tuple[dict[Context, list[int]], dict[Context, list[int]]] = (defaultdict(list), defaultdict(list))
     for side, around in enumerate((around_a, around_b)):
-        for group, context in around.items():
+        for position, context in enumerate(around):
             readers = frozenset(c for c in context if c[0] == "out")
             if readers:
-                read_by[side][readers].append(group)
+                read_by[side][readers].append(position)
     aligned = []
     for readers, found in read_by[0].items():
         others = read_by[1].get(readers, [])
         if len(found) == len(others):
             aligned += list(zip(found, others, strict=True))
-    known_a, known_b = {x for x, _ in aligned}, {y for _, y in aligned}
-    rest_a, rest_b = [g for g in around_a if g not in known_a], [g for g in around_b if g not in known_b]
-    if len(rest_a) == len(rest_b) or len(rest_a) * len(rest_b) > _MAX_CELLS:
-        return aligned + list(zip(rest_a, rest_b, strict=False))
-    return aligned + _align(rest_a, rest_b, [around_a[g] for g in rest_a], [around_b[g] for g in rest_b])
+    known = ({i for i, _ in aligned}, {j for _, j in aligned})
+    rest = [[p for p in range(len(around_a)) if p not in k] for k in known]
+    return aligned + list(zip(*rest, strict=True))
 
 
-def _align(a: list[int], b: list[int], around_a: list[Context], around_b: list[Context]) -> list[tuple[int, int]]:
-    n, m = len(a), len(b)
-    weights = np.empty((n, m), dtype=np.float32)
+def _align(around_a: list[Context], around_b: list[Context]) -> list[tuple[int, int]]:
+    n, m = len(around_a), len(around_b)
+    weights = np.empty((n, m))
     for i, one in enumerate(around_a):
         for j, other in enumerate(around_b):
             shared = READ_BY * _agreement(one, other, "out") + READS * _agreement(one, other, "in")
-            weights[i, j] = shared + 0.01 - 1e-4 * abs((n - i) - (m - j)) / max(n, m)
+            weights[i, j] = shared + 0.01 - 1e-4 * abs(i - j) / max(n, m)
     # The gap cost of the alignment has no place here: every definition counts alone.
     best = np.zeros((n + 1, m + 1))
     for i in range(n - 1, -1, -1):
@@ -83,7 +108,7 @@ def _align(a: list[int], b: list[int], around_a: list[Context], around_b: list[C
     i = j = 0
     while i < n and j < m:
         if best[i, j] == best[i + 1, j + 1] + weights[i, j]:
-            pairs.append((a[i], b[j]))
+            pairs.append((i, j))
             i, j = i + 1, j + 1
         elif best[i, j] == best[i + 1, j]:
             i += 1
@@ -93,18 +118,17 @@ def _align(a: list[int], b: list[int], around_a: list[Context], around_b: list[C
 
 
 def _agreement(one: Context, other: Context, direction: str) -> float:
+    """Return the share of the smaller context that the larger holds too: a recomputed value has fewer readers."""
     left = {number for tag, number in one if tag == direction}
     right = {number for tag, number in other if tag == direction}
-    if not left or not right:
-        return 0.0
-    return (len(left & right) + 0.01) / (len(left | right) + 0.01)
+    return len(left & right) / min(len(left), len(right)) if left and right else 0.0
 
 
-def _context(graph: ValueGraph, class_of: dict[int, int], group: int) -> Context:
-    """Return the classes next to a definition, looking through movement; its own class does not count."""
-    own = class_of[group]
+def _context(graph: ValueGraph, class_of: dict[int, int], chain: list[int]) -> Context:
+    """Return the classes next to a chain of definitions, looking through movement; its own class does not count."""
+    own = class_of[chain[0]]
     found: set[tuple[str, int]] = set()
-    for value in graph.members[group]:
+    for value in (v for group in chain for v in graph.members[group]):
         for producer in graph.producers[value]:
             for source in graph.operators[producer].reads:
                 _look(graph, class_of, source, "in", own, found)

@@ -91,16 +91,44 @@ def match_values(a: ValueGraph, b: ValueGraph, settings: MatchSettings | None = 
 
 
 def _supported(graphs: tuple[ValueGraph, ValueGraph], classes: list[ValueClass]) -> list[ValueClass]:
-    """Drop classes at the edge of the tolerance if much is computed from them and none of it agrees."""
-    leads = tuple(
-        _leads_to_match(graph, {g for c in classes for g in (c.a, c.b)[side]}) for side, graph in enumerate(graphs)
-    )
+    """Drop what agrees without support from around it.
+
+    That is a class at the edge of the tolerance if much is computed from it and none of that agrees, and by-products that
+    nobody reads (statistics of a norm, where nothing is trained) unless what they come out beside agrees.
+    """
+    class_of = tuple({g: n for n, c in enumerate(classes) for g in (c.a, c.b)[side]} for side in (0, 1))
+    leads = tuple(_leads_to_match(graph, set(class_of[side])) for side, graph in enumerate(graphs))
 
     def alone(side: int, groups: tuple[int, ...]) -> bool:
         read = [g for g in groups if any(graphs[side].consumers[v] for v in graphs[side].members[g])]
         return bool(read) and not any(leads[side][g] for g in read)
 
-    return [c for c in classes if c.ratio <= EDGE or not (alone(0, c.a) and alone(1, c.b))]
+    beside = [
+        [_beside(graphs[side], class_of[side], groups) for side, groups in enumerate((c.a, c.b))] for c in classes
+    ]
+    lost = {n for n, found in enumerate(beside) if any(unread for unread, _ in found)}
+    kept = []
+    for number, found in enumerate(classes):
+        (_, beside_a), (_, beside_b) = beside[number]
+        if number in lost and not (beside_a & beside_b) - lost:
+            continue
+        if found.ratio <= EDGE or not (alone(0, found.a) and alone(1, found.b)):
+            kept.append(found)
+    return kept
+
+
+def _beside(graph: ValueGraph, class_of: dict[int, int], groups: tuple[int, ...]) -> tuple[bool, set[int]]:
+    """Return whether groups are by-products that nobody reads, and the classes of what comes out beside them."""
+    roles = graph.values.role
+    beside: set[int] = set()
+    for value in (v for g in groups for v in graph.members[g]):
+        if not graph.producers[value]:
+            return False, set()
+        beside |= {w for o in graph.producers[value] for w in graph.operators[o].writes if graph.group[w] not in groups}
+        if graph.consumers[value] or roles[value] is not None:
+            return False, {class_of[graph.group[w]] for w in beside if graph.group[w] in class_of}
+    used = any(graph.consumers[w] or roles[w] is not None for w in beside)
+    return used, {class_of[graph.group[w]] for w in beside if graph.group[w] in class_of}
 
 
 def _leads_to_match(graph: ValueGraph, matched: set[int]) -> dict[int, bool]:

@@ -122,7 +122,8 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 3
 def _directions(width: int) -> Floats:
     """Return the directions that sketches are projected on, ``[width, projections]``, of length 1."""
     drawn = np.random.default_rng(3).standard_normal((width, _N_PROJECTIONS))
-    return drawn / np.linalg.norm(drawn, axis=0)
+    directions: Floats = drawn / np.linalg.norm(drawn, axis=0)
+    return directions
 
 
 def nearest(pairs: Near, most: int) -> Near:

@@ -29,7 +29,7 @@ class Groups:
     """What is known of the groups of a side, by number of group; only where ``eligible``.
 
     Attributes:
-        eligible: the group may be matched: enough elements, a fingerprint, not a mask, not a by-product.
+        eligible: the group may be matched: enough elements, a fingerprint, not a mask.
         value: the member whose fingerprint stands for the group.
         numel: number of elements.
         floating: of floating numbers.
@@ -61,12 +61,9 @@ def groups_of(graph: ValueGraph, settings: MatchSettings) -> Groups:
     first = np.full(n, n)
     np.minimum.at(first, group[usable], every[usable])
     value = np.minimum(first, n - 1)
-    beside = np.array([v for v in range(n) if not graph.consumers[v] and _by_product(graph, v)], np.int64)
-    size = np.bincount(group, minlength=n)
     dtype = np.array(values.dtype, dtype=object)[value]
     floating = np.fromiter(map(is_floating, dtype), bool, n)
-    eligible = (first < n) & (np.bincount(group[beside], minlength=n) < size)
-    eligible &= (values.numel[value] >= MIN_NUMEL) & (dtype != "bool")
+    eligible = (first < n) & (values.numel[value] >= MIN_NUMEL) & (dtype != "bool")
     producer = np.fromiter((p[0] if p else -1 for p in graph.producers), np.int64, n)
     defined = np.full(n, len(graph.operators))
     np.minimum.at(defined, group, producer)
@@ -87,15 +84,6 @@ def groups_of(graph: ValueGraph, settings: MatchSettings) -> Groups:
         noise=np.where(floating, noise, noise_of("float32")),
         defined=defined,
     )
-
-
-def _by_product(graph: ValueGraph, value: int) -> bool:
-    """Whether a value nobody reads comes out beside one that is used: statistics of a norm, where nothing is trained."""
-    roles = graph.values.role
-    if roles[value] is not None or not graph.producers[value]:
-        return False
-    beside = [v for o in graph.producers[value] for v in graph.operators[o].writes if v != value]
-    return any(graph.consumers[v] or roles[v] is not None for v in beside)
 
 
 @dataclass
