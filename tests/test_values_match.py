@@ -243,6 +243,58 @@ def test_a_value_at_the_edge_of_the_tolerance_needs_something_after_it_to_agree(
     assert bool([pair for pair in match.pairs if a in pair.a]) is used
 
 
+def test_what_is_computed_again_is_the_later() -> None:
+    """One side computes a value a second time for a second reader, as checkpointing does."""
+    p, q = Program(), Program()
+    x, w = p.input(X), p.parameter(W[0])
+    first = p.op("aten::mm", mm, [x, w])
+    p.op("aten::tanh", np.tanh, [first])
+    again = p.op("aten::mm", mm, [x, w])
+    p.op("aten::tanh", np.tanh, [again])
+    p.op("aten::exp", np.exp, [again])
+    once = q.op("aten::mm", mm, [q.input(X), q.parameter(W[0])])
+    q.op("aten::tanh", np.tanh, [once])
+    q.op("aten::exp", np.exp, [once])
+    match = match_values(p.graph(), q.graph())
+    assert [pair.a for pair in match.pairs if once in pair.b] == [(first,)]
+    found = names(p, q, match)
+    assert (("aten::mm",), ("aten::mm",)) in found
+    assert (("aten::mm",), ()) in found
+
+
+def test_a_slice_of_a_padded_value_is_not_where_it_was_computed() -> None:
+    p, q = Program(), Program()
+    scale = W[1][:, 0]
+    a = p.op("aten::silu", lambda v: v / (1 + np.exp(-v)), [p.input(X)])
+    p.op("aten::mul", lambda v, s: v * s, [a, p.parameter(scale)])
+    y = q.input(X)
+    b = q.op("aten::mul", np.multiply, [y, q.op("aten::sigmoid", lambda v: 1 / (1 + np.exp(-v)), [y])])
+    padded = q.op("aten::constant_pad_nd", lambda v: np.pad(v, ((1, 1), (0, 0))), [b])
+    centre = q.op("aten::slice", lambda v: v[1:-1], [padded], "view move")
+    q.op("aten::mul", lambda v, s: v * s, [centre, q.parameter(scale)])
+    match = match_values(p.graph(), q.graph())
+    assert [pair.b for pair in match.pairs if a in pair.a] == [(b,)]
+
+
+@pytest.mark.parametrize("read", [True, False])
+def test_outputs_that_one_side_does_not_read_match_beside_those_that_do(read: bool) -> None:
+    """The largest values and their places: one side reads the values only."""
+    programs = []
+    for uses_places in (False, True):
+        p = Program()
+        largest = p.op("aten::topk", lambda v: np.sort(v, axis=1)[:, :20], [p.input(X)])
+        places = p._define(*(np.argsort(x, axis=1)[:, :20].astype(np.float32) for x in p.arrays[0]), constant=False)
+        p.operators[-1].writes.append(places)
+        reads = [largest, places] if uses_places or read else [largest]
+        p.op("aten::weigh", lambda v, *_: np.exp(v), reads)
+        programs.append(p)
+    p, q = programs
+    assert names(p, q, match_values(p.graph(), q.graph())) == [
+        (("aten::topk",), ("aten::topk",)),
+        (("aten::weigh",), ("aten::weigh",)),
+    ]
+
+
 def test_identical_layers_are_not_crossed() -> None:
     """A value computed several times on one side and once on the other: context says which is which."""
     p, q = Program(), Program()

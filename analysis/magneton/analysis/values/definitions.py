@@ -19,6 +19,7 @@ _DEPTH = 3
 _MAX_CELLS = 250_000
 
 Context = frozenset[tuple[str, int]]
+_Links = dict[bool, list[int]]  # the links of a chain that were moved (True) or computed
 
 
 def pair_definitions(
@@ -27,10 +28,10 @@ def pair_definitions(
     """Return pairs of groups that correspond, with the class they are of.
 
     A value may be defined anew by operators that change nothing (a scale of one): such a chain is one thing that is aligned,
-    and of its links the last correspond, then the first ones; those that were only moved are apart. Where both sides have equally many chains, those that the same classes read pair
-    first (order alone would cross two heads that run in another order), and the rest in order. Otherwise they are aligned
-    monotonically by the classes around them, what reads a chain weighing 4 to 1 over what it reads; ties pair the first with
-    the first: what is computed again is the later.
+    and of its links the last correspond, then the first ones; those that were only moved are apart. Where both sides have
+    equally many chains, those that the same classes read pair first (order alone would cross two heads that run in another
+    order), and the rest in order. Otherwise they are aligned monotonically by the classes around them, what reads a chain
+    weighing 4 to 1 over what it reads; ties pair the first with the first: what is computed again is the later.
     """
     class_a = {group: number for number, c in enumerate(classes) for group in c.a}
     class_b = {group: number for number, c in enumerate(classes) for group in c.b}
@@ -42,23 +43,44 @@ def pair_definitions(
             same = len(found.a) == len(found.b)
             pairs += [(x, y, number) for x, y in zip(found.a, found.b, strict=False)][: None if same else 1]
         else:
-            several_a, several_b = chains(a, list(found.a)), chains(b, list(found.b))
-            around_a = [_context(a, class_a, chain) for chain in several_a]
-            around_b = [_context(b, class_b, chain) for chain in several_b]
-            for i, j in _by_context(around_a, around_b):
-                links_a, links_b = _links(a, several_a[i]), _links(b, several_b[j])
-                for moved in (False, True):
-                    pairs += [(x, y, number) for x, y in _ends_then_begins(links_a[moved], links_b[moved])]
+            several = chains(a, list(found.a)), chains(b, list(found.b))
+            around = (
+                [_context(a, class_a, chain) for chain in several[0]],
+                [_context(b, class_b, chain) for chain in several[1]],
+            )
+            links = [_links(a, chain) for chain in several[0]], [_links(b, chain) for chain in several[1]]
+            pairs += [(x, y, number) for x, y in _align_chains(around, links)]
     return pairs
 
 
-def _links(graph: ValueGraph, chain: list[int]) -> dict[bool, list[int]]:
+def _align_chains(
+    around: tuple[list[Context], list[Context]], links: tuple[list[_Links], list[_Links]]
+) -> list[tuple[int, int]]:
+    pairs = []
+    for these, those in _comparable(*links):
+        for i, j in _by_context([around[0][p] for p in these], [around[1][p] for p in those]):
+            one, other = links[0][these[i]], links[1][those[j]]
+            alike = _ends_then_begins(one[False], other[False]) + _ends_then_begins(one[True], other[True])
+            pairs += alike or _ends_then_begins(one[False] or one[True], other[False] or other[True])
+    return pairs
+
+
+def _links(graph: ValueGraph, chain: list[int]) -> _Links:
     """Return the links of a chain that were computed (False) and those that operators moved (True)."""
-    found: dict[bool, list[int]] = {False: [], True: []}
+    found: _Links = {False: [], True: []}
     for group in chain:
         makers = [graph.operators[o] for v in graph.members[group] for o in graph.producers[v]]
         found[bool(makers) and all(o.move for o in makers)].append(group)
     return found
+
+
+def _comparable(links_a: list[_Links], links_b: list[_Links]) -> list[tuple[list[int], list[int]]]:
+    """Return which chains to align with which, by position: what is only moved (a slice of a padded value) comes last."""
+    computed = [[p for p, links in enumerate(side) if links[False]] for side in (links_a, links_b)]
+    if not all(computed):
+        return [(list(range(len(links_a))), list(range(len(links_b))))]
+    moved = [[p for p, links in enumerate(side) if not links[False]] for side in (links_a, links_b)]
+    return [(computed[0], computed[1]), (moved[0], moved[1])]
 
 
 def _ends_then_begins(a: list[int], b: list[int]) -> list[tuple[int, int]]:
