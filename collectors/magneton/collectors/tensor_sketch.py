@@ -35,6 +35,8 @@ torch: Any = import_torch()
 
 _MAX_COLUMNS = 1 << 16
 _FEW_ROWS = BUCKETS
+_ALL = np.arange(BUCKETS)
+_PLACE = (_ALL[:, None] - _ALL) % BUCKETS
 
 Array = NDArray[np.float64]
 
@@ -118,10 +120,11 @@ class _Sketcher:
         if few:
             buckets, signs = (v[row : row + n_rows] for v in _hash(*self._rows, row + n_rows))
             table = table * signs
+            place = (_ALL[:, None] - buckets) % BUCKETS
         else:
-            buckets = np.arange(BUCKETS)
-        place = (np.arange(BUCKETS)[:, None] - buckets) % BUCKETS
-        self.total += np.take_along_axis(table, place[:, None, :], axis=0).sum(axis=2).T
+            place = _PLACE
+        # The bucket of an element is the sum of its row's and its column's.
+        self.total += table[place, :, np.arange(place.shape[1])].sum(axis=1).T
 
 
 def separable_sketch(view: TensorView, stats: Statistics, way: Sequence[int]) -> Array:
@@ -207,7 +210,7 @@ def slice_sketches(
         for start, piece in pieces(part, view.numel if together else PIECE):
             values = view.read(piece, mark)
             flat = values.view(copies, -1)
-            square += torch.mul(flat, flat).sum(1).to("cpu").numpy().astype(np.float64)
+            square += torch.linalg.vector_norm(flat, dim=1).to("cpu").numpy().astype(np.float64) ** 2
             if together:
                 sketcher.add(flat.view(-1, width))
             else:

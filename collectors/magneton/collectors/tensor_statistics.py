@@ -16,7 +16,8 @@ torch: Any = import_torch()
 
 QUANTILES = (1 / 8, 1 / 4, 1 / 2, 3 / 4, 7 / 8)
 QUANTILE_SAMPLE = 4096
-_BLOCK = 1 << 20
+_BLOCK = 1 << 18
+_DOT = 1 << 16
 # Beyond this ratio of mean to deviation, deviations are taken of shifted values: float32 has seven digits.
 _SHIFTED = 4.0
 
@@ -123,14 +124,15 @@ def _power_sums(view: TensorView, stats: Statistics | None, scale: float) -> lis
     for _, piece in pieces(view.ordered):
         values = _finite(view, piece, stats, scale)
         length = min(_BLOCK, values.numel())
-        square, product = torch.empty((2, length), dtype=torch.float32, device=values.device)
+        scratch = torch.empty(length, dtype=torch.float32, device=values.device)
         for start in range(0, values.numel(), length):
             x = values[start : start + length]
-            # Sums, which add in a tree, are more accurate than dot products, which add in a row.
-            x2, scratch = square[: x.numel()], product[: x.numel()]
-            parts += [x.sum(), torch.mul(x, x, out=x2).sum()]
-            parts += [torch.mul(x2, x, out=scratch).sum(), torch.mul(x2, x2, out=scratch).sum()]
-            parts.append(torch.abs(x, out=scratch).sum())
+            square = torch.mul(x, x, out=scratch[: x.numel()])
+            # Sums add in a tree; dot products add in a row, which is as accurate for short ones.
+            cubes = [torch.dot(s, v) for s, v in zip(square.split(_DOT), x.split(_DOT), strict=True)]
+            fourths = [torch.dot(s, s) for s in square.split(_DOT)]
+            parts += [x.sum(), square.sum(), torch.stack(cubes).sum(), torch.stack(fourths).sum()]
+            parts.append(torch.abs(x, out=square).sum())
     sums = torch.stack(parts).to("cpu").to(torch.float64).view(-1, 5).sum(0)
     return [float(v) for v in sums.tolist()]
 

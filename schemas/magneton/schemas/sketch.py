@@ -194,7 +194,6 @@ def concatenated(slices: NDArray[np.floating], occurrence: int = 0) -> NDArray[n
     if len(slices) == 1:
         return np.asarray(slices[0], np.float64)
     buckets, signs = axis_hash(len(slices), occurrence)
-    total = np.zeros(BUCKETS)
-    for row, bucket, sign in zip(slices, buckets.tolist(), signs.tolist(), strict=True):
-        total += sign * np.roll(row, bucket)
-    return total
+    rolled = (np.arange(BUCKETS) - buckets[:, None]) % BUCKETS
+    turned = np.take_along_axis(np.asarray(slices, np.float64), rolled, axis=1)
+    return np.asarray((signs[:, None] * turned).sum(axis=0), np.float64)
