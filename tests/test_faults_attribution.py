@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fault_cases import ENERGY_IN_DIFF, Case, Context, busy_ns, close, equal, params
+from tests.fault_cases import Case, Context, busy_ns, close, equal, params
 from tests.normalized import Normalizer, Run
 from tests.power_cases import S, accept_powered, over, run_json
 
@@ -20,6 +20,8 @@ from magneton.analysis.energy.power import PowerCurve, power_curve
 from magneton.analysis.energy.result import Window, need_coverage
 from magneton.analysis.energy.serving import Request, ServingEnergy, Span, serving_energy, span_energies
 from magneton.analysis.energy.totals import series_of
+from magneton.flows.diff import DiffSettings, compare
+from magneton.schemas.errors import NotComparableError
 
 GPU = {0: "GPU-aaaa"}
 
@@ -212,16 +214,31 @@ def _negative_is_flagged(context: Context, value: Any) -> None:
     assert "below_idle_baseline" in found.warnings
 
 
+def _one_basis(context: Context, value: str) -> None:
+    run, watts = _rest(context, "power.csv")
+    out = context.tmp_path / "diff"
+    for idle in ((watts, None), (None, watts)):
+        with pytest.raises(NotComparableError, match="gross") as refused:
+            compare(run.path, run.path, out, DiffSettings(idle_power_a=idle[0], idle_power_b=idle[1]))
+    assert value == f"refuse {type(refused.value).__name__}"
+    document = compare(run.path, run.path, out, DiffSettings(idle_power_a=watts, idle_power_b=watts)).document
+    energy = document.a.energy
+    assert energy is not None
+    assert energy.basis == DYNAMIC
+    close((energy.attributed_j or 0.0) + (energy.unattributed_j or 0.0), 800.0)
+    close(energy.total_j, (energy.attributed_j or 0.0) + (energy.idle_j or 0.0) + (energy.unattributed_j or 0.0))
+
+
 BASELINE = Case(
     "47-idle-power-subtraction",
     {
         "power.csv.*": lambda c, v, k: _baseline(c, v, f"power.csv.{k}"),
         "below_idle.csv.*": lambda c, v, k: _baseline(c, v, f"below_idle.csv.{k}"),
         "basis_always_labelled": _basis,
+        "diff_between_gross_and_dynamic": _one_basis,
         "forbidden.0": _negative_is_flagged,
         "forbidden.1": lambda c, v: equal([_rest(c, f"{f}.csv")[1] for f in ("power", "below_idle")], [60.0, 60.0]),
     },
-    later={"diff_between_gross_and_dynamic": ENERGY_IN_DIFF},
 )
 
 # --- 62 steps ----------------------------------------------------------------------------------------------------------------------

@@ -36,10 +36,12 @@ class EnergyDoc(msgspec.Struct):
     """Energy of the devices of one side, from its first step or device activity to the end of its last; NULL: unknown.
 
     ``attributed_j + idle_j + unattributed_j = total_j``. ``label`` is the weakest provenance of the numbers. ``covered_s`` is
-    the time for which the power of every device is known: the least of them.
+    the time for which the power of every device is known: the least of them. ``basis`` is ``gross`` (all the devices drew) or
+    ``dynamic`` (above their power at rest), for every joule of the side.
     """
 
     label: str
+    basis: str
     simulated: bool
     fields: list[str]
     window_s: float

@@ -7,13 +7,14 @@ and unattributed energy add up to that of the device.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.energy.apportion import EnergyAttribution, weakest
 from magneton.analysis.energy.attribute import attribute
+from magneton.analysis.energy.basis import dynamic
 from magneton.analysis.energy.result import Window, need_coverage
 from magneton.analysis.recording import Recording
 from magneton.schemas.diffdoc import EnergyDoc, Note
@@ -36,13 +37,14 @@ class SideEnergy:
     fields: frozenset[str]
 
 
-def side_energy(recording: Recording, rank: int, min_coverage: float) -> SideEnergy | None:
+def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: float | None = None) -> SideEnergy | None:
     """Share the energy of a recording's devices out among its kernels; None where no power was recorded.
 
     Args:
         recording: the recording.
         rank: rank that is compared.
         min_coverage: least share of the window that the power samples must cover, 0 to 1.
+        idle_w: power of each device at rest, W, which is taken off: joules are ``dynamic``; without it they are ``gross``.
 
     Raises:
         InsufficientPowerDataError: they cover less, or a reading cannot be given to a device.
@@ -53,9 +55,12 @@ def side_energy(recording: Recording, rank: int, min_coverage: float) -> SideEne
     if not power.num_rows or not kernels.num_rows:
         return None
     window = _window(recording, rank, kernels)
-    found = attribute(kernels, power, window)
+    numbers = [n for n in pc.unique(kernels["device"]).to_pylist() if n is not None]
+    found = attribute(kernels, power, window, idle_w=None if idle_w is None else dict.fromkeys(numbers, idle_w))
     for one in found.values():
         need_coverage(one.total, min_coverage, f"the kernels of {recording.manifest.label}")
+    if idle_w is not None:
+        found = {number: _above_rest(one, idle_w) for number, one in found.items()}
     by_kernel: dict[int, Joules] = {}
     for one in found.values():
         columns = (one.kernels[name].to_pylist() for name in ("kernel_id", "energy_j", "low_j", "high_j"))
@@ -90,6 +95,7 @@ def _document(found: dict[int, EnergyAttribution], window: Window, fields: froze
     covered = [one.total.covered_s for one in devices]
     return EnergyDoc(
         label=weakest([one.label for one in devices]),
+        basis=devices[0].total.basis,
         simulated=any(one.simulated for one in devices),
         fields=sorted(fields),
         window_s=window.length_ns / 1e9,
@@ -100,6 +106,31 @@ def _document(found: dict[int, EnergyAttribution], window: Window, fields: froze
         unattributed_j=total([one.unattributed_j for one in devices]),
         warnings=sorted({code for one in devices for code in (*one.warnings, *one.total.warnings)}),
     )
+
+
+def _above_rest(one: EnergyAttribution, idle_w: float) -> EnergyAttribution:
+    """Take the power at rest off the total and off each part of it, by the time of each part."""
+    kernels = one.kernels
+    for name in ("energy_j", "low_j", "high_j"):
+        above = pc.subtract(kernels[name], kernels["static_j"])
+        kernels = kernels.set_column(kernels.schema.get_field_index(name), name, above)
+    if one.total_j is None or one.idle_j is None or one.unattributed_j is None:
+        return replace(one, kernels=kernels, total=dynamic(one.total, idle_w))
+    static = {key: _static(one, attributed=key) for key in (True, False)}
+    rest = idle_w * (one.total.covered_s or 0.0)
+    return replace(
+        one,
+        kernels=kernels,
+        total_j=one.total_j - rest,
+        idle_j=one.idle_j - (rest - static[True] - static[False]),
+        unattributed_j=one.unattributed_j - static[False],
+        total=dynamic(one.total, idle_w),
+    )
+
+
+def _static(one: EnergyAttribution, *, attributed: bool) -> float:
+    rows = one.kernels.filter(pc.equal(one.kernels["attributed"], attributed))
+    return math.fsum(joules for joules in rows["static_j"].to_pylist() if joules is not None)
 
 
 def energy_notes(a: SideEnergy | None, b: SideEnergy | None) -> list[Note]:

@@ -23,6 +23,7 @@ from magneton.analysis.diff.findings import find
 from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing, mark_missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, build, energy_amount, region_docs
 from magneton.analysis.diff.rollup import rollups
+from magneton.analysis.energy.basis import need_same_basis
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
 from magneton.schemas.columns import Table
@@ -60,6 +61,8 @@ class DiffSettings:
         rank: rank compared on both sides; None takes the lowest that both have.
         energy: share out the energy of recordings with a power log.
         min_power_coverage: least share of the device activity's time that power samples must cover.
+        idle_power_a: power of a device of side A at rest, W, taken off every joule; None counts everything.
+        idle_power_b: the same of side B.
     """
 
     per: str = "step"
@@ -70,6 +73,8 @@ class DiffSettings:
     rank: int | None = None
     energy: bool = True
     min_power_coverage: float = 0.9
+    idle_power_a: float | None = None
+    idle_power_b: float | None = None
 
 
 @dataclass
@@ -205,7 +210,12 @@ def _sides(
         common = sorted(set(ranks_a) & set(ranks_b))
         rank_a, rank_b = (common[0], common[0]) if common else (ranks_a[0], ranks_b[0])
     wanted, least = settings.energy, settings.min_power_coverage
-    energy_a, energy_b = (side_energy(r, k, least) if wanted else None for r, k in ((a, rank_a), (b, rank_b)))
+    energy_a, energy_b = (
+        side_energy(recording, rank, least, idle) if wanted else None
+        for recording, rank, idle in ((a, rank_a, settings.idle_power_a), (b, rank_b, settings.idle_power_b))
+    )
+    if energy_a is not None and energy_b is not None:
+        need_same_basis(energy_a.document, energy_b.document)
     side_a = load_side(a, rank_a, energy_a.by_kernel if energy_a else None)
     side_b = load_side(b, rank_b, energy_b.by_kernel if energy_b else None)
     if side_a.on_device != side_b.on_device:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Protocol
 
 from magneton.analysis.energy.result import EnergyResult
 from magneton.schemas.errors import NotComparableError
@@ -30,7 +31,14 @@ def dynamic(result: EnergyResult, idle_w: float) -> EnergyResult:
     return found.with_warnings([BELOW_IDLE]) if value is not None and value < 0 else found
 
 
-def need_same_basis(a: EnergyResult, b: EnergyResult) -> None:
+class Based(Protocol):
+    """An energy that says what it counts."""
+
+    @property
+    def basis(self) -> str: ...  # noqa: D102
+
+
+def need_same_basis(a: Based, b: Based) -> None:
     """Refuse to compare an energy above rest with one that counts everything.
 
     Raises:
@@ -38,6 +46,6 @@ def need_same_basis(a: EnergyResult, b: EnergyResult) -> None:
     """
     if a.basis != b.basis:
         raise NotComparableError(
-            f"one energy is {a.basis} and the other {b.basis}",
-            remedy="subtract the power at rest on both sides or neither",
+            f"the energy of side A is {a.basis} and that of side B {b.basis}",
+            remedy="take the power at rest off on both sides or on neither",
         )

@@ -154,8 +154,9 @@ def _totals(document: DiffDocument) -> Block:
 
 def _energy_label(document: DiffDocument) -> str:
     """Return the provenance of the joules, as it must stand beside them."""
-    found = {(one.energy.label, one.energy.simulated) for one in (document.a, document.b) if one.energy}
-    words = sorted({label for label, _ in found} | {"simulated" for _, simulated in found if simulated})
+    found = [one.energy for one in (document.a, document.b) if one.energy]
+    words = sorted({e.label for e in found} | {"simulated" for e in found if e.simulated})
+    words += sorted({e.basis for e in found} - {"gross"})
     return f" ({', '.join(words)})" if words else ""
 
 
@@ -167,7 +168,7 @@ def _energy(document: DiffDocument) -> Block:
             continue
         covered = "-" if found.covered_s is None else f"{found.covered_s:.4g} of {found.window_s:.4g} s"
         joules = [energy(v) for v in (found.total_j, found.attributed_j, found.idle_j, found.unattributed_j)]
-        label = f"{found.label}, simulated" if found.simulated else found.label
+        label = f"{found.basis}, {found.label}{', simulated' if found.simulated else ''}"
         rows.append([letter, *joules, covered, ", ".join(found.fields), label, " ".join(found.warnings)])
     return Block(
         "Energy of the devices, from the first step or device activity to the end of the last",

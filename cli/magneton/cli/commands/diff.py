@@ -31,6 +31,13 @@ def diff(
     min_power_coverage: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="Least share of the time that power samples must cover.")
     ] = 0.9,
+    idle_power_a: Annotated[
+        float | None,
+        typer.Option(metavar="W", help="Power of A's device at rest, taken off its joules.", show_default=False),
+    ] = None,
+    idle_power_b: Annotated[
+        float | None, typer.Option(metavar="W", help="The same of B; give both or neither.", show_default=False)
+    ] = None,
     top: Annotated[int, typer.Option(min=0, help="Rows shown of each list; 0 shows all.")] = 15,
     as_json: Annotated[bool, typer.Option("--json", help="Write the document diff.json to stdout instead.")] = False,
     verbose: Verbose = 0,
@@ -51,6 +58,9 @@ def diff(
         raise UsageError(f"--per is step, sample or token, not {per}")
     if not 0 < threshold < float("inf"):
         raise UsageError(f"--threshold must be above 0 and finite, not {threshold}")
+    for name, watts in (("a", idle_power_a), ("b", idle_power_b)):
+        if watts is not None and not 0 <= watts < float("inf"):
+            raise UsageError(f"--idle-power-{name} must be at least 0 and finite, not {watts}")
     settings = DiffSettings(
         per=per,
         threshold_percent=threshold,
@@ -59,6 +69,8 @@ def diff(
         rank=rank,
         energy=energy,
         min_power_coverage=min_power_coverage,
+        idle_power_a=idle_power_a,
+        idle_power_b=idle_power_b,
     )
     with working("comparing") as show:
         task = show.task_ids[0]
