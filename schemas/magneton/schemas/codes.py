@@ -48,6 +48,7 @@ WARNING_CODES: dict[str, str] = {
     "device_unnamed": "sensor readings that name no device",
     "dur_missing": "events without a length",
     "end_name_mismatch": "an end names another slice than the one it closes",
+    "energy_of_another_capture": "measured on the bare program and shared out by the time line of another run of it",
     "end_without_begin": "ends with no open begin",
     "events_quarantined": "events were set aside; see the quarantine table",
     "execution_trace_partial": "calls of an execution trace that are not in the trace it belongs to",

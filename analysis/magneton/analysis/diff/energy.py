@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from magneton.analysis.diff.bare_energy import OTHER_CAPTURE, bare_steps, share_bare
 from magneton.analysis.energy.apportion import EnergyAttribution, weakest
 from magneton.analysis.energy.attribute import attribute
 from magneton.analysis.energy.basis import dynamic
@@ -30,11 +31,13 @@ class SideEnergy:
         by_kernel: energy of each kernel with its bounds, J; kernels of unknown power are not in it.
         document: totals of the devices, for the document.
         fields: which readings were used.
+        slower: how much longer a step took under the profiler, where the joules are those of the bare program.
     """
 
     by_kernel: dict[int, Joules]
     document: EnergyDoc
     fields: frozenset[str]
+    slower: float | None = None
 
 
 def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: float | None = None) -> SideEnergy | None:
@@ -56,9 +59,14 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
         return None
     window = _window(recording, rank, kernels)
     numbers = [n for n in pc.unique(kernels["device"]).to_pylist() if n is not None]
-    found = attribute(kernels, power, window, idle_w=None if idle_w is None else dict.fromkeys(numbers, idle_w))
-    for one in found.values():
-        need_coverage(one.total, min_coverage, f"the kernels of {recording.manifest.label}")
+    rest = None if idle_w is None else dict.fromkeys(numbers, idle_w)
+    bare = bare_steps(_steps(recording, rank), power, window, pc.unique(kernels["capture"]).to_pylist())
+    if bare is not None:
+        found = share_bare(kernels, power, bare, min_coverage, recording.manifest.label, rest)
+    else:
+        found = attribute(kernels, power, window, idle_w=rest)
+        for one in found.values():
+            need_coverage(one.total, min_coverage, f"the kernels of {recording.manifest.label}")
     if idle_w is not None:
         found = {number: _above_rest(one, idle_w) for number, one in found.items()}
     by_kernel: dict[int, Joules] = {}
@@ -68,13 +76,12 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
             if energy is not None:
                 by_kernel[kernel] = (energy, energy if low is None else low, energy if high is None else high)
     fields = frozenset(f for one in found.values() if (f := one.total.provenance.field) is not None)
-    return SideEnergy(by_kernel, _document(found, window, fields), fields)
+    return SideEnergy(by_kernel, _document(found, window, fields), fields, bare.ratio if bare else None)
 
 
 def _window(recording: Recording, rank: int, kernels: pa.Table) -> Window:
     """Return the time from the first step or device activity to the end of the last."""
-    steps = recording.table("steps", ("ts_ns", "dur_ns", "rank", "capture"))
-    steps = steps.filter(pc.equal(pc.fill_null(steps.column("rank"), 0), rank))
+    steps = _steps(recording, rank)
     # Steps of other captures (the bare program, run by itself) lie at another time.
     steps = steps.filter(pc.is_in(steps.column("capture"), value_set=pc.unique(kernels.column("capture"))))
     starts, ends = [], []
@@ -84,6 +91,11 @@ def _window(recording: Recording, rank: int, kernels: pa.Table) -> Window:
             starts.append(pc.min(timed.column("ts_ns")).as_py())
             ends.append(pc.max(pc.add(timed.column("ts_ns"), pc.fill_null(timed.column("dur_ns"), 0))).as_py())
     return Window(min(starts), max(ends))
+
+
+def _steps(recording: Recording, rank: int) -> pa.Table:
+    steps = recording.table("steps", ("ts_ns", "dur_ns", "rank", "capture", "kind"))
+    return steps.filter(pc.equal(pc.fill_null(steps.column("rank"), 0), rank))
 
 
 def _document(found: dict[int, EnergyAttribution], window: Window, fields: frozenset[str]) -> EnergyDoc:
@@ -142,6 +154,11 @@ def energy_notes(a: SideEnergy | None, b: SideEnergy | None) -> list[Note]:
         text = f"side A was measured by {', '.join(sorted(a.fields))}, side B by {', '.join(sorted(b.fields))}"
         notes.append(Note("sensor_field_mismatch", f"{text}: joules of different sensor fields do not compare"))
     for letter, side in (("A", a), ("B", b)):
+        if side is not None and side.slower is not None:
+            text = "joules are those of its bare steps, shared out by the time line of its profile"
+            notes.append(
+                Note(OTHER_CAPTURE, f"side {letter}: {text}, whose steps took {side.slower:.3g} times as long")
+            )
         if side is not None and side.document.simulated:
             notes.append(Note("simulated", f"side {letter}: its power is simulated, and so is every joule"))
     return notes
