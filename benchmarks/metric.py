@@ -19,10 +19,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
-
 from benchmarks.flow import Flow, pair_boundaries, segments
-from benchmarks.raw_values import COARSE_NOISE, NOISE, Array, agree, is_concatenation, is_slice, same_elements
+from benchmarks.raw_values import COARSE_NOISE, NOISE, Array, agree, is_concatenation, is_slice, same_elements, varies
 
 # The oracle's tolerances do not move with the matcher's.
 # They only tell the same from something else: true gaps stay well below them, false ones are about 1.
@@ -33,7 +31,7 @@ SORTED = 1e-5
 # A region above this share of the time is too coarse, unless it cannot be split.
 COARSE = 0.1
 SMALLEST = 16
-MAX_PIECES = 8
+MAX_PIECES = 16
 
 
 class Paired(Protocol):
@@ -418,7 +416,7 @@ class Truth:
 
 
 def _overlap(x: Sequence[Array], y: Sequence[Array], tolerance: float, noise: float) -> bool:
-    if not x or not y or np.ptp(x[0]) == 0:
+    if not x or not y or not varies(x[0]) or not varies(y[0]):
         return False
     if x[0].size == y[0].size:
         return agree(x, y, tolerance, noise) or (tolerance <= STRICT and same_elements(x, y, SORTED))

@@ -82,16 +82,22 @@ def same_elements(a: Sequence[Array], b: Sequence[Array], tolerance: float) -> b
     return distance(np.sort(a[0], axis=None), np.sort(b[0], axis=None)) <= tolerance
 
 
+def varies(x: Array) -> bool:
+    """Tell whether a value has elements that differ."""
+    return x.size > 0 and not np.array_equal(x, np.full_like(x, x.flat[0]), equal_nan=True)
+
+
 def is_slice(
     whole: Sequence[Array], part: Sequence[Array], pieces: int, tolerance: float, noise: float = NOISE
 ) -> bool:
-    """Tell whether a value is one of equal pieces of another along its first axis, in any arrangement seen."""
+    """Tell whether a value is one of equal pieces of another along any of its axes, in any arrangement seen."""
     for x in whole:
         x = squeezed(x)  # noqa: PLW2901
-        if x.ndim and x.shape[0] % pieces == 0:
-            for piece in np.split(x, pieces):
-                if agree([piece], part, tolerance, noise):
-                    return True
+        for axis, length in enumerate(x.shape):
+            if length % pieces == 0:
+                for piece in np.split(x, pieces, axis):
+                    if agree([piece], part, tolerance, noise):
+                        return True
     return False
 
 

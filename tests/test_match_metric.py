@@ -10,7 +10,7 @@ import pytest
 from benchmarks.dominator import dominator_match
 from benchmarks.flow import Flow, Op, pair_boundaries, segments
 from benchmarks.metric import Side, Truth
-from benchmarks.raw_values import agree, distance, is_concatenation, is_slice, same_elements
+from benchmarks.raw_values import agree, distance, is_concatenation, is_slice, same_elements, varies
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(6, 8)), RANDOM.normal(size=(6, 8))
@@ -67,6 +67,27 @@ def test_concatenations_are_recognised_along_any_axis() -> None:
     assert not is_concatenation([X], [[X], [Y]], 1e-6)
     assert is_slice([np.stack([X, Y])], [Y], 2, 1e-6)
     assert not is_slice([np.stack([X, X])], [Y], 2, 1e-6)
+
+
+def test_slices_are_recognised_along_any_axis() -> None:
+    for axis in range(3):
+        assert is_slice([np.stack([X, Y], axis)], [Y], 2, 1e-6)
+        assert is_slice([np.stack([X, Y], axis)], [Y.T.copy()], 2, 1e-6)
+    for pieces in (2, 3, 6):
+        assert is_slice([X], [np.split(X, pieces)[-1]], pieces, 1e-6)
+    for pieces in (2, 4, 8):
+        assert is_slice([X], [np.split(X, pieces, 1)[-1]], pieces, 1e-6)
+    # Equal pieces, and one after the other: not any half of the elements.
+    assert not is_slice([X], [X[::2].copy()], 2, 1e-6)
+    assert not is_slice([X], [X[1:4].copy()], 2, 1e-6)
+    assert not is_slice([X], [np.split(X, 2, 1)[0]], 4, 1e-6)
+
+
+def test_what_varies_has_elements_that_differ() -> None:
+    assert varies(X)
+    assert varies(np.array([0.0, -np.inf]))
+    assert not any(varies(np.full(4, fill)) for fill in (0.0, 3.0, -np.inf, np.nan))
+    assert not varies(np.zeros(0))
 
 
 # ---------------------------------------------------------------------------------------------------- labels
@@ -189,6 +210,43 @@ def test_an_irreducible_region_is_left_out_of_coverage() -> None:
     shared = side(b, {"end": [2]}, {0: 0, 1: 1, 2: 2})
     score = Truth(sides[0], shared).score(whole)
     assert (score.irreducible, len(score.coarse), score.coverage) == ([], 1, (0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((10, 32), 0), ((16, 32), 0), ((2, 6, 64), 1), ((2, 6, 64), 2), ((2, 10, 32), 1)]
+)
+def test_a_loop_over_any_axis_can_be_split(shape: tuple[int, ...], axis: int) -> None:
+    """All at once against one part after the other, left in one region: every part is a slice of the whole."""
+    count = shape[axis] if shape[axis] < 32 else 4
+    whole = flow(("f", [0], [1], ""), ("g", [1], [2], ""), ("sum", [2], [3], ""))
+    calls = [
+        (name, [0 if name == "f" else 10 + i], [(10 if name == "f" else 40) + i], "")
+        for i in range(count)
+        for name in "fg"
+    ]
+    parts = flow(*calls, ("sum", list(range(40, 40 + count)), [70], ""))
+    x, f, g, total = (np.random.default_rng(seed).normal(size=shape) for seed in range(4))
+    pieces = {base + i: [part] for base, y in ((10, f), (40, g)) for i, part in enumerate(np.split(y, count, axis))}
+    a = Side(whole, {"end": [3]}, [{0: [x], 1: [f], 2: [g], 3: [total]}], dict.fromkeys(whole.ops, 1.0))
+    b = Side(parts, {"end": [70]}, [{0: [x], **pieces, 70: [total]}], dict.fromkeys(parts.ops, 1.0))
+    one = match([(list(whole.ops), list(parts.ops))], [([3], [70])])
+    score = Truth(a, b).score(one)
+    assert (len(score.coarse), score.irreducible, score.coverage) == (1, [], (0.0, 0.0))
+    strangers = {t: [np.random.default_rng(t).normal(size=v[0].shape)] for t, v in pieces.items()}
+    b = Side(parts, {"end": [70]}, [{0: [x], **strangers, 70: [total]}], dict.fromkeys(parts.ops, 1.0))
+    assert len(Truth(a, b).score(one).irreducible) == 1
+
+
+def test_a_constant_part_splits_nothing() -> None:
+    a = flow(("f", [0], [1], ""), ("g", [1], [2], ""))
+    b = flow(("k", [0], [1], ""), ("l", [1], [2], ""))
+    b.numel[1] = 16
+    masked = value(1)
+    masked[:2] = 0
+    left = Side(a, {"end": [2]}, [{0: [value(0)], 1: [masked], 2: [value(2)]}], dict.fromkeys(a.ops, 1.0))
+    right = Side(b, {"end": [2]}, [{0: [value(0)], 1: [np.zeros((2, 8))], 2: [value(2)]}], dict.fromkeys(b.ops, 1.0))
+    score = Truth(left, right).score(match([([0, 1], [0, 1])], [([2], [2])]))
+    assert (len(score.irreducible), score.coarse) == (1, [])
 
 
 def test_work_that_only_one_side_does_is_no_gap_in_coverage() -> None:

@@ -131,6 +131,11 @@ class Output(nn.Module):
         return getattr(self.model(**dict(zip(self.names, inputs, strict=True)), **self.constants), self.field)
 
 
+def parameter(x: Tensor) -> nn.Parameter:
+    """A parameter of its own that holds the values of ``x``."""
+    return nn.Parameter(x.detach().clone())
+
+
 def copy_parameters(target: nn.Module, source: nn.Module, names: Mapping[str, str]) -> None:
     """Load the state of ``source`` into ``target``, renaming by replacement; every entry must find its place."""
     renamed = {}

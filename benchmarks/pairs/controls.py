@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.marks import listening, mark
 from benchmarks.pairs import gpt2, resnet, training
-from benchmarks.pairs.building import Case, Pair, both, eager_attention, integers, normal, perturb, seeded
+from benchmarks.pairs.building import Case, Pair, both, eager_attention, integers, normal, perturb, prepared, seeded
 
 WIDTH, BATCH, TOKENS, LAYERS, DEEP, VOCABULARY = 48, 2, 10, 3, 16, 64
 
@@ -191,6 +191,34 @@ def shuffled(other: bool, perturbed: bool) -> Case:
     return Shuffled(other, perturbed).eval(), (normal(30, WIDTH),), {}
 
 
+class Ordered(nn.Module):
+    """A branch on the input as it is or sorted along its first axis (equal on the first input), beside a true one."""
+
+    width = 64
+
+    def __init__(self, sorting: bool, perturbed: bool) -> None:
+        super().__init__()
+        self.sorting = sorting
+        with seeded():
+            self.layers = nn.ModuleDict({n: nn.Linear(self.width, self.width) for n in ("a", "a2", "b", "b2")})
+            self.norms = nn.ModuleDict({n: nn.LayerNorm(self.width) for n in "ab"})
+        prepared(self, perturbed)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Map (rows, width) to two results; only the second is a boundary of both sides."""
+        own = "sorted" if self.sorting else "plain"
+        y = x.sort(dim=0).values if self.sorting else x
+        y = mark(f"{own}.hidden", torch.tanh(mark(f"{own}.product", self.layers["a"](y))))
+        y = mark(f"{own}.last", self.layers["a2"](mark(f"{own}.norm", self.norms["a"](y))))
+        z = mark("hidden", torch.tanh(mark("product", self.layers["b"](x))))
+        return y, mark("last", self.layers["b2"](mark("norm", self.norms["b"](z))))
+
+
+def ordered(sorting: bool, perturbed: bool) -> Case:
+    """A pair of sides that differ only where the input is out of order."""
+    return Ordered(sorting, perturbed), (normal(30, Ordered.width).sort(dim=0).values,), {}
+
+
 def control(name: str, a: partial[Case], b: partial[Case]) -> dict[str, Pair]:
     """A pair in one version."""
     return {f"control/{name}": (a, b)}
@@ -214,5 +242,6 @@ PAIRS = (
     | control("transformer-mixer", partial(unrelated, Transformer, 11), partial(unrelated, Mixer, 12))
     | control("table-patched", partial(looked, False), partial(looked, True))
     | both("accident/rectified-absolute", partial(positive, False), partial(positive, True))
+    | both("accident/sorted-plain", partial(ordered, True), partial(ordered, False))
     | both("accident/straight-shuffled", partial(shuffled, False), partial(shuffled, True))
 )

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from magneton.collectors.copies import NotRepeatableError, copy_call, rotate, tensors_of
+from magneton.collectors.copies import NotRepeatableError, Rotation, copy_call, rotate, tensors_of
 from magneton.collectors.torch_profile import import_torch
 from magneton.schemas.errors import UsageError
 
@@ -28,6 +28,7 @@ __all__ = [
     "Replay",
     "check_repeatable",
     "fill_window",
+    "in_place_mode",
     "repeat_in_place",
     "replay",
 ]
@@ -87,12 +88,14 @@ class Repetition:
         repeated: name of each operation that was repeated, with how many calls of it there are in one iteration.
         refused: why operations that were selected were not repeated.
         cold: as in ``Replay``.
+        spoiled: why the windows do not hold what they claim, once something went wrong; iterations have to be alike.
     """
 
     windows: list[RepeatWindow] = field(default_factory=list)
     repeated: dict[str, int] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     cold: bool = True
+    spoiled: str | None = None
 
 
 def operator_name(function: Any) -> str:
@@ -335,7 +338,7 @@ def repeat_in_place(
         copies: sets of arguments that take turns (default: so many that none is still in a cache).
 
     Raises:
-        NotRepeatableError: nothing that was selected can be repeated; why, for the first.
+        NotRepeatableError: nothing that was selected can be repeated (why, for the first), or iterations were not alike.
         UsageError: fewer than two times, or a number that is not above 0.
     """
     if times < 2 or iterations < 1 or rounds < 1:
@@ -343,16 +346,17 @@ def repeat_in_place(
     torch = import_torch()
     where = _device_of() if device is None else torch.device(device)
     done = Repetition()
-    mode = _repeat_mode()(select, copies, done)
+    mode = in_place_mode()(copies)
+    mode.begin(select, done)
 
     def run(often: int, count: int) -> RepeatWindow:
         mode.times = often
         _synchronize(where)
         start = time.monotonic_ns()
         for _ in range(count):
-            mode.position = 0
             with mode:
                 step()
+            mode.end_iteration()
         _synchronize(where)
         return RepeatWindow(start, time.monotonic_ns(), count, often)
 
@@ -365,55 +369,116 @@ def repeat_in_place(
     for i in range(rounds):
         pair = (times, 1) if i % 2 == 0 else (1, times)
         done.windows += [run(often, iterations) for often in pair]
+    if done.spoiled is not None:
+        raise NotRepeatableError(done.spoiled)
     return done
 
 
-def _repeat_mode() -> Any:
-    """Return the class of the dispatch mode that repeats."""
+def is_view(operator: Any) -> bool:
+    """Return whether an operator by its schema returns a view of an argument, and so does no work on a device."""
+    schema = getattr(operator, "_schema", None)
+    returned = [] if schema is None else [r.alias_info for r in schema.returns]
+    return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
+
+
+def _form(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what the work of a call depends on beside the values: shapes, strides, types and devices of its tensors."""
+    return tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors_of(args, kwargs))
+
+
+@dataclass
+class _Chosen:
+    """A call that is repeated: its operator, the form of its arguments, their copies, and outputs that take turns."""
+
+    operator: Any
+    form: tuple[Any, ...]
+    turns: Rotation
+    outputs: deque[Any]
+
+
+def in_place_mode() -> Any:
+    """Return the class of the dispatch mode that repeats operations where they stand.
+
+    ``begin`` says what is repeated; the first iteration after it checks and copies. ``times`` may be changed between
+    iterations, each of which is closed with ``end_iteration``. Nothing that goes wrong with a repetition reaches the
+    program: it stands in ``Repetition.spoiled``, and no more is repeated.
+    """
     torch = import_torch()
     from torch.utils._python_dispatch import TorchDispatchMode
 
     class InPlace(TorchDispatchMode):  # type: ignore[misc]  # torch is not typed here
-        def __init__(self, select: Callable[[str, int], bool], copies: int | None, done: Repetition) -> None:
+        def __init__(self, copies: int | None = None) -> None:
             super().__init__()
-            self.times, self.position = 1, 0
-            self._select, self._copies, self._done = select, copies, done
-            # Position -> the operator there and its sets of arguments; NULL: not repeated.
-            self._chosen: dict[int, tuple[Any, Any, deque[Any]] | None] = {}
+            self.times = 1
+            self._copies = copies
             self._turn = 0
+            self.begin(lambda _name, _position: False, Repetition())
+
+        def begin(self, select: Callable[[str, int], bool], done: Repetition, *, views: bool = True) -> None:
+            """Repeat something else from now on; without ``views``, what only returns views is left out."""
+            self._select, self._done, self._views = select, done, views
+            self._position = self._hits = 0
+            self._first = True
+            # Position -> what is repeated there; NULL: nothing.
+            self._chosen: dict[int, _Chosen | None] = {}
+
+        def end_iteration(self) -> None:
+            """Close an iteration; one that lacks a call that is repeated spoils the repetition."""
+            expected = sum(chosen is not None for chosen in self._chosen.values())
+            if self._hits != expected:
+                self._spoil(f"an iteration had {self._hits} of the {expected} calls that are repeated")
+            self._position = self._hits = 0
+            self._first = False
+
+        def _spoil(self, reason: str) -> None:
+            if self._done.spoiled is None:
+                self._done.spoiled = reason
 
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
         ) -> Any:
             kwargs = dict(kwargs or {})
-            position = self.position
-            self.position += 1
-            if position not in self._chosen:
+            position = self._position
+            self._position += 1
+            if self._first:
                 self._chosen[position] = self._choose(func, position, args, kwargs)
-            chosen = self._chosen[position]
+            chosen = self._chosen.get(position)
+            form = None if chosen is None else _form(args, kwargs)
             result = func(*args, **kwargs)
-            if chosen is None or chosen[0] is not func:
+            if chosen is None or self._done.spoiled is not None:
                 return result
-            _, turns, outputs = chosen
+            if chosen.operator is not func or chosen.form != form:
+                self._spoil(f"iterations are not alike: {operator_name(chosen.operator)} at {position} was another call")
+                return result
+            self._hits += 1
+            try:
+                self._repeat(chosen)
+            except Exception as error:
+                self._spoil(f"{operator_name(func)} at {position} could not be repeated: {type(error).__name__}: {error}")
+            return result
+
+        def _repeat(self, chosen: _Chosen) -> None:
+            calls = chosen.turns.calls
             with torch.no_grad():
                 for _ in range(self.times - 1):
                     self._turn += 1
-                    call_args, call_kwargs = turns.calls[self._turn % len(turns.calls)]
-                    outputs.append(func(*call_args, **call_kwargs))
-            return result
+                    call_args, call_kwargs = calls[self._turn % len(calls)]
+                    chosen.outputs.append(chosen.operator(*call_args, **call_kwargs))
 
-        def _choose(self, func: Any, position: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        def _choose(self, func: Any, position: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Chosen | None:
             name = operator_name(func)
-            if not self._select(name, position):
+            if not self._select(name, position) or (not self._views and is_view(func)):
                 return None
             try:
                 check_repeatable(func, args, kwargs)
                 turns = rotate(args, kwargs, copies=self._copies)
-            except NotRepeatableError as error:
-                self._done.refused[f"{name} at {position}"] = str(error)
+            except Exception as error:
+                known = isinstance(error, NotRepeatableError)
+                reason = str(error) if known else f"its trial failed: {type(error).__name__}: {error}"
+                self._done.refused[f"{name} at {position}"] = reason
                 return None
             self._done.repeated[name] = self._done.repeated.get(name, 0) + 1
             self._done.cold = self._done.cold and turns.cold
-            return func, turns, deque(maxlen=len(turns.calls))
+            return _Chosen(func, _form(args, kwargs), turns, deque(maxlen=len(turns.calls)))
 
     return InPlace

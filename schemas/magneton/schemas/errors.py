@@ -104,6 +104,10 @@ class InsufficientPowerDataError(MagnetonError):
     """Power samples do not cover enough of the window to say anything."""
 
 
+class InsufficientRepeatsError(MagnetonError):
+    """Too few windows with an operation repeated, or with it run once, to say anything."""
+
+
 class NotComparableError(MagnetonError):
     """Two recordings did not do the same work, so a difference would mean nothing."""
 

@@ -89,11 +89,11 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
     code = 0
     try:
         with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
-            folder = _folder(Path(scratch))
+            folder = site_folder(Path(scratch))
             for number, capture in enumerate(wanted, 1):
                 launch.report(f"run {number} of {len(wanted)}: {capture}")
                 order = _order(launch, capture, writer, Path(scratch))
-                code = _run(command, order, folder, sys.stderr.fileno() if launch.output_to_stderr else None)
+                code = run_attached(command, order, folder, sys.stderr.fileno() if launch.output_to_stderr else None)
                 found = read_answers(order)
                 answers += found
                 if code or not _recorded(found):
@@ -137,7 +137,7 @@ def _order(launch: Launch, capture: str, writer: RecordingWriter, answers: Path)
     )
 
 
-def _folder(scratch: Path) -> str:
+def site_folder(scratch: Path) -> str:
     """Make the one folder that goes on the command's path: the recorder, and nothing else of our environment."""
     folder = scratch / "site"
     (folder / "magneton").mkdir(parents=True)
@@ -151,8 +151,18 @@ def _folder(scratch: Path) -> str:
     return str(folder)
 
 
-def _run(command: Sequence[str], order: Order, folder: str, stdout: int | None) -> int:
-    """Run the command to its end and return its exit code, as a shell would."""
+def run_attached(command: Sequence[str], order: Order, folder: str, stdout: int | None) -> int:
+    """Run a command with the recorder inside, to its end, and return its exit code as a shell would.
+
+    Args:
+        command: the program and its arguments.
+        order: what is asked of the recorder.
+        folder: what ``site_folder`` made.
+        stdout: where the command's stdout goes; None: to ours.
+
+    Raises:
+        InputNotFoundError: the command cannot be started.
+    """
     known = os.environ.get("PYTHONPATH", "")
     environment = os.environ | {
         VARIABLE: order.encode(),

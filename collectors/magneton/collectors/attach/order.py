@@ -13,17 +13,77 @@ from magneton.schemas.manifest import Capture, Device
 VARIABLE = "MAGNETON_RECORD"
 
 
+class Region(msgspec.Struct):
+    """What is repeated in place.
+
+    Attributes:
+        name: an operator (``aten::addmm``), or the path of a module, whose operators are repeated each by itself.
+        module: whether it is the path of a module.
+        times: r, how often each call is run in the windows that repeat; at least 2.
+    """
+
+    name: str
+    module: bool
+    times: int
+
+
+class RepeatOrder(msgspec.Struct):
+    """How regions are repeated, one after the other.
+
+    Attributes:
+        regions: which.
+        window_s: least length of a window, s; it ends with a step.
+        rounds: pairs of windows, one with the region r times and one with it once.
+        copies: sets of arguments that take turns; None: so many that none is still in a cache.
+    """
+
+    regions: list[Region]
+    window_s: float
+    rounds: int
+    copies: int | None = None
+
+
+class Window(msgspec.Struct):
+    """A stretch of the run (CLOCK_MONOTONIC, ns), its steps, and how often the region ran in each."""
+
+    start_ns: int
+    end_ns: int
+    steps: int
+    times: int
+
+
+class RegionRepeats(msgspec.Struct):
+    """What was done about one region.
+
+    Attributes:
+        region: the region.
+        windows: those that were completed.
+        repeated: operators that were repeated, with their calls in one step.
+        refused: calls that were not, with the reason.
+        cold: the copies are so many that no cache holds what is used next.
+        reason: why nothing can be said of the region; None where something can.
+    """
+
+    region: Region
+    windows: list[Window] = []
+    repeated: dict[str, int] = {}
+    refused: dict[str, str] = {}
+    cold: bool = False
+    reason: str | None = None
+
+
 class Order(msgspec.Struct):
     """What to record.
 
     Attributes:
-        capture: ``energy``, ``profile`` or ``values``.
+        capture: ``energy``, ``profile``, ``values`` or ``repeat``.
         raw: directory for raw files.
         answers: directory for answers and claims.
         warmup_steps: steps that run before.
         steps: steps to record; None: all until the end.
         stacks: Python stacks in the profile.
         sensors: sensors to read; None: all there are.
+        repeat: what to repeat, where that is what is asked.
     """
 
     capture: str
@@ -33,6 +93,7 @@ class Order(msgspec.Struct):
     steps: int | None = 1
     stacks: bool = True
     sensors: list[str] | None = None
+    repeat: RepeatOrder | None = None
 
     def encode(self) -> str:
         """Return it as text for the environment."""
@@ -63,6 +124,7 @@ class Answer(msgspec.Struct):
     steps: int = 0
     step_kind: str = ""
     failure: str | None = None
+    repeats: list[RegionRepeats] = []
 
     def write(self, order: Order) -> None:
         """Leave it for the launcher."""

@@ -232,4 +232,8 @@ _SESSIONS: dict[str, type[Session]] = {ENERGY: EnergySession, PROFILE: ProfileSe
 
 def open_session(order: Order, rank: int, modules: Sequence[Any]) -> Session:
     """Begin a capture."""
+    if order.repeat is not None:
+        from magneton.collectors.attach.repeats import RepeatSession
+
+        return RepeatSession(order, rank, modules)
     return _SESSIONS[order.capture](order, rank, modules)

@@ -1,0 +1,95 @@
+"""Runs a command once with chosen operators repeated in place, and hands back what the run left."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from magneton.collectors.attach.launch import NothingRecordedError, run_attached, site_folder
+from magneton.collectors.attach.order import Answer, Order, RepeatOrder, read_answers
+from magneton.collectors.sensors.discover import split
+from magneton.collectors.sensors.sampler import POWER_FILE
+from magneton.schemas.errors import UsageError
+
+CAPTURE = "repeat"
+
+
+@dataclass(frozen=True)
+class RepeatedRun:
+    """A command that ran with regions repeated.
+
+    Attributes:
+        code: its exit code, as a shell would give it.
+        answer: what was done; NULL where the command failed before anything was.
+        power: file of the table ``power``, on CLOCK_MONOTONIC like the windows; NULL where no sensor was read.
+    """
+
+    code: int
+    answer: Answer | None
+    power: Path | None
+
+
+def check_sensors(sensors: Sequence[str] | None) -> None:
+    """Refuse names that are no sensors, and meters: what they write is not on the clock of the windows.
+
+    Raises:
+        UsageError: a name that cannot be used here.
+    """
+    _, meters = split(sensors)
+    if meters:
+        raise UsageError("a meter cannot be read here", remedy="name sensors only, see `magneton sensors`")
+
+
+def repeat_command(
+    command: Sequence[str],
+    plan: RepeatOrder,
+    scratch: Path,
+    *,
+    warmup_steps: int = 2,
+    sensors: Sequence[str] | None = None,
+    output_to_stderr: bool = False,
+) -> RepeatedRun:
+    """Run an unmodified program once, with regions of it repeated.
+
+    Args:
+        command: the program and its arguments, as the user typed them.
+        plan: what is repeated, and how.
+        scratch: directory for readings; it has to outlast the result.
+        warmup_steps: steps before the first that is repeated; at least 1, since a step is from one end to the next.
+        sensors: sensors to read; None: all there are.
+        output_to_stderr: send what the command writes to stdout to stderr.
+
+    Raises:
+        UsageError: no command, or numbers or sensors that make no sense.
+        InputNotFoundError: the command cannot be started.
+        NothingRecordedError: the command succeeded, and too few of its steps were seen.
+    """
+    if not command:
+        raise UsageError("there is no command to run", remedy="give one after --")
+    if warmup_steps < 1 or plan.rounds < 1 or not plan.window_s > 0 or any(r.times < 2 for r in plan.regions):
+        raise UsageError("cannot repeat like this", remedy="at least 1 step of warm-up and 1 round, and 2 times")
+    check_sensors(sensors)
+    order = Order(
+        capture=CAPTURE,
+        raw=str(scratch / "raw"),
+        answers=str(scratch),
+        warmup_steps=warmup_steps,
+        steps=None,
+        sensors=None if sensors is None else list(sensors),
+        repeat=plan,
+    )
+    code = run_attached(command, order, site_folder(scratch), sys.stderr.fileno() if output_to_stderr else None)
+    answers = read_answers(order)
+    answer = next((a for a in answers if a.rank == 0 and not a.failure), None)
+    if answer is None and not code:
+        failure = next((a.failure for a in answers if a.failure), None)
+        if failure is not None:
+            raise NothingRecordedError(f"the recorder failed inside the command: {failure}")
+        raise NothingRecordedError(
+            f"the command ran, and fewer than {warmup_steps + 1} steps of rank 0 were seen",
+            remedy="a step is a call of an outermost torch module or of an optimiser; try --warmup 1",
+        )
+    power = scratch / "raw" / CAPTURE / "rank0" / POWER_FILE
+    return RepeatedRun(code, answer, power if power.is_file() else None)

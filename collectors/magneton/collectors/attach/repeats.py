@@ -1,0 +1,168 @@
+"""Repeating regions of a program as it runs: windows with each call r times and once, in turns, with sensors beside them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from magneton.collectors.attach.order import Answer, Order, Region, RegionRepeats, Window
+from magneton.collectors.attach.sessions import Session
+from magneton.collectors.call_stack import ModuleStack
+from magneton.collectors.repeat import Repetition, in_place_mode
+from magneton.collectors.sensors import Sampler, sample
+
+NOT_SEEN = "no call of it reached the device in a step: it is not in the steps, or it is made of other operators"
+NO_TURN = "the command ended before its turn"
+# The first step tries and copies, the second runs once with all of that in place.
+_TRY, _SETTLE, _MEASURE = range(3)
+
+
+class RepeatSession(Session):
+    """Repeats one region after the other; each has ``rounds`` pairs of windows, in the order r 1 1 r.
+
+    Only rank 0 repeats: a rank that waits for another would be measured waiting.
+    """
+
+    def __init__(self, order: Order, rank: int, modules: Sequence[object]) -> None:
+        super().__init__(order, rank, modules)
+        if order.repeat is None:
+            raise ValueError("there is nothing to repeat")
+        self._plan = order.repeat
+        self._waiting: deque[Region] = deque(self._plan.regions if rank == 0 else ())
+        self._region: Region | None = None
+        self._found: list[RegionRepeats] = []
+        self._done = Repetition()
+        self._windows: list[Window] = []
+        self._stage = _TRY
+        self._stack: ModuleStack | None = None
+        self._sampler: Sampler | None = None
+        self._entered = False
+        if rank:
+            return
+        self._mode = in_place_mode()(self._plan.copies)
+        try:
+            self._sampler = sample(order.directory(rank), order.sensors, rank=rank)
+            self._sampler.__enter__()
+            self._next()
+            self._mode.__enter__()
+            self._entered = True
+        except BaseException:
+            self.abandon()
+            raise
+
+    @property
+    def complete(self) -> bool:
+        """Whether every region had its turn."""
+        return self._region is None
+
+    def step(self, kind: str) -> None:
+        """Close a step, and the window or the region if it is their last."""
+        super().step(kind)
+        if self._region is None:
+            return
+        self._mode.end_iteration()
+        if self._stage == _TRY:
+            self._leave_modules()
+            if not self._done.repeated:
+                self._next()
+                return
+            self._stage, self._mode.times = _SETTLE, 1
+        elif self._stage == _SETTLE:
+            self._stage = _MEASURE
+            self._begin_window()
+        else:
+            self._measure()
+        if self._done.spoiled is not None:
+            self._next()
+
+    def _measure(self) -> None:
+        self._steps += 1
+        if time.monotonic_ns() - self._began < self._plan.window_s * 1e9:
+            return
+        self._synchronize()
+        if self._done.spoiled is None:
+            self._windows.append(Window(self._began, time.monotonic_ns(), self._steps, self._mode.times))
+            if len(self._windows) < 2 * self._plan.rounds:
+                self._begin_window()
+            else:
+                self._next()
+
+    def _begin_window(self) -> None:
+        region = self._region
+        # r 1 1 r r 1 ...: what drifts evenly drops out.
+        often = region is not None and (len(self._windows) + 1) // 2 % 2 == 0
+        self._mode.times = region.times if region is not None and often else 1
+        self._synchronize()
+        self._began, self._steps = time.monotonic_ns(), 0
+
+    def _next(self) -> None:
+        """Put down what is known of the region, and take the next."""
+        if self._region is not None:
+            self._found.append(self._outcome(self._region))
+        self._leave_modules()
+        self._region = self._waiting.popleft() if self._waiting else None
+        self._done, self._windows, self._stage = Repetition(), [], _TRY
+        region = self._region
+        if region is None:
+            self._mode.begin(lambda _name, _position: False, self._done)
+            self._mode.times = 1
+            return
+        self._mode.times = region.times
+        if region.module:
+            # Named from here on as every recording names them: by class, in the order of first calls.
+            self._stack = ModuleStack()
+            self._stack.__enter__()
+        self._mode.begin(_selection(region, self._stack), self._done, views=not region.module)
+
+    def _outcome(self, region: Region) -> RegionRepeats:
+        done = self._done
+        reason = done.spoiled
+        if reason is None and not done.repeated:
+            reason = next(iter(done.refused.values()), NOT_SEEN)
+        windows = [] if done.spoiled is not None else self._windows
+        return RegionRepeats(region, windows, dict(done.repeated), dict(done.refused), done.cold, reason)
+
+    def _leave_modules(self) -> None:
+        if self._stack is not None:
+            self._stack.__exit__(None, None, None)
+            self._stack = None
+
+    def _leave(self) -> None:
+        self._leave_modules()
+        if self._entered:
+            self._entered = False
+            self._mode.__exit__(None, None, None)
+
+    def abandon(self) -> None:
+        """Stop repeating, and the sensors."""
+        self._leave()
+        if self._sampler is not None:
+            self._sampler.stop()
+
+    def finish(self, answer: Answer) -> None:
+        """Stop repeating, and say what was done."""
+        self._leave()
+        if self._sampler is None:
+            return
+        result = self._sampler.stop()
+        answer.sensors, answer.notes = result.sensors, list(result.notes)
+        region = self._region
+        if region is not None:
+            known = self._outcome(region)
+            if self._stage == _TRY:
+                known.reason = NO_TURN
+            self._found.append(known)
+        answer.repeats = [*self._found, *(RegionRepeats(region, reason=NO_TURN) for region in self._waiting)]
+
+
+def _selection(region: Region, stack: ModuleStack | None) -> Callable[[str, int], bool]:
+    if stack is None:
+        return lambda name, _position: name == region.name
+
+    def inside(_name: str, _position: int) -> bool:
+        innermost = stack.innermost
+        path = "" if innermost is None else innermost.path
+        return path == region.name or path.startswith(f"{region.name}/")
+
+    return inside
