@@ -144,7 +144,7 @@ def measure(args: argparse.Namespace) -> dict[str, list[Any]]:
         kinds = [s for s in SENSORS.values() if s.poll_s < 1.0]
         results["repeats"] = [cases.repeats(s, range(args.seed, args.seed + 3 * args.seeds)) for s in kinds]
     if "significance" in wanted:
-        results["significance"] = cases.significance(100 * args.seeds, args.seed)
+        results["significance"] = cases.significance(1000 * args.seeds, args.seed)
     return results
 
 
