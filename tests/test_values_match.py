@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.value_programs import Program
 
+from magneton.analysis.values.graph import from_tables
 from magneton.analysis.values.match import MatchSettings, ValueMatch, match_values
+from magneton.schemas.run_tables import OPS, TENSORS, USES
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((6, 40)).astype(np.float32)
@@ -386,3 +389,19 @@ def test_every_operator_lies_in_one_region() -> None:
     assert sorted(o for r in match.regions for o in r.ops_b) == list(range(len(q.operators)))
     swapped = match_values(q.graph(), p.graph())
     assert {(r.ops_a, r.ops_b) for r in match.regions} == {(r.ops_b, r.ops_a) for r in swapped.regions}
+
+
+def test_empty_tables_and_values_without_statistics_match_nothing() -> None:
+    none = [t.arrow_schema().empty_table() for t in (OPS, TENSORS, USES)]
+    rows = [{"run_id": "r", "op_id": 3, "name": "aten::mm"}], [{"run_id": "r", "tensor_id": 5, "numel": 100}]
+    edges = [
+        {"run_id": "r", "op_id": 3, "direction": "output", "position": 0, "tensor_id": 5},
+        {"run_id": "r", "op_id": 3, "direction": "input", "position": 0, "tensor_id": 99},
+    ]
+    one = [
+        pa.Table.from_pylist(r, schema=t.arrow_schema()) for r, t in ((rows[0], OPS), (rows[1], TENSORS), (edges, USES))
+    ]
+    for a, b in ((none, none), (none, one), (one, none), (one, one)):
+        match = match_values(from_tables(*a), from_tables(*b))
+        assert match.pairs == ()
+        assert sum(len(r.ops_a) + len(r.ops_b) for r in match.regions) == len(a[0]) + len(b[0])
