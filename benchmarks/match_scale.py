@@ -2,7 +2,7 @@
 
 Usage, from the root of the project::
 
-    python -m benchmarks.match_scale [--json]
+    python -m benchmarks.match_scale [--json] [--plot FILE.svg]
 
 Both sides are decode steps of a Llama, one with separate projections, attention and norms in single operators, the other
 with fused ones. Sketches are drawn at random, those of a value both sides compute differing by rounding. Sizes grow with the
@@ -33,6 +33,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.curve import plot
 from magneton.analysis.values.graph import from_tables
 from magneton.analysis.values.match import ValueMatch, match_values
 from magneton.schemas.run_tables import OPS, TENSORS, USES
@@ -444,6 +445,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", default="", help="cases whose name contains this")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--plot", type=Path, help="write the curve to this SVG file")
     parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     if options.case is not None:
@@ -455,6 +457,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             command = [sys.executable, "-m", "benchmarks.match_scale", "--case", str(number)]
             done = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parents[1], check=True)
             rows.append(json.loads(done.stdout))
+    if options.plot is not None:
+        options.plot.write_text(plot(rows))
     if options.json:
         sys.stdout.write(json.dumps(rows, indent=1) + "\n")
     else:

@@ -6,8 +6,10 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
+from benchmarks.curve import plot
 from benchmarks.match_scale import Case, exponent, measure, print_rows
 
 
@@ -31,6 +33,19 @@ def test_the_curve_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "to the power of" in printed
     assert "100.0%" in printed
+
+
+def test_the_curve_is_drawn() -> None:
+    rows = [
+        {"case": f"{n}{c}", "ops_a": n, "ops_b": n, "match_seconds": n / 2e4}
+        for n in (1e3, 1e5)
+        for c in ("", " close")
+    ]
+    picture = ElementTree.fromstring(plot(rows))  # noqa: S314
+    lines = picture.findall("{*}polyline")
+    assert len(lines) == 2
+    first, last = (tuple(map(float, point.split(","))) for point in lines[0].attrib["points"].split())
+    assert first[0] < last[0] and first[1] > last[1]
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ PRECISION_TOLERANCE = {
     "bfloat16": 2e-2,
     "float16": 2e-3,
     "half": 2e-3,
+    "tfloat32": 2e-3,  # as many digits as float16
     "float8_e4m3fn": 1.5e-1,
     "float8_e5m2": 3e-1,
     "float8_e4m3fnuz": 1.5e-1,
@@ -23,6 +24,7 @@ NOISE = {
     "complex64": 16 * 1.2e-7,
     "float16": 9.8e-4,
     "half": 9.8e-4,
+    "tfloat32": 9.8e-4,
     "bfloat16": 7.8e-3,
 }
 _NOISE_OF_FLOAT8 = 6e-2
