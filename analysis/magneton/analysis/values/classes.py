@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
-import networkx as nx
 import numpy as np
 
 from magneton.analysis.values.columns import Floats, Ints
+from magneton.analysis.values.components import components
 from magneton.analysis.values.prints import Fingerprints
 
 # If the second-best candidate is within this factor of the best, definition order decides.
@@ -99,12 +100,20 @@ def _by_order(pairs: _Pairs, unclear: list[Ints], prints: Fingerprints) -> list[
     near = np.isin(pairs.a, unclear[0]) | np.isin(pairs.b, unclear[1])
     if not near.any():
         return []
-    joined = nx.Graph()
-    joined.add_edges_from(((0, a), (1, b)) for a, b in zip(pairs.a[near].tolist(), pairs.b[near].tolist(), strict=True))
+    a, b = pairs.a[near], pairs.b[near]
+    sides = [prints.groups[side].in_order(np.unique(found)) for side, found in enumerate((a, b))]
+    # Nodes are the representatives of A, then of B, each in order of definition.
+    place = [np.empty(len(groups.eligible), np.int64) for groups in prints.groups]
+    place[0][sides[0]] = np.arange(len(sides[0]))
+    place[1][sides[1]] = len(sides[0]) + np.arange(len(sides[1]))
+    label = components(len(sides[0]) + len(sides[1]), place[0][a], place[1][b])
     known = set(zip(pairs.a.tolist(), pairs.b.tolist(), strict=True))
+    members: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for side, labels in enumerate((label[: len(sides[0])], label[len(sides[0]) :])):
+        for number, component in zip(sides[side].tolist(), labels.tolist(), strict=True):
+            members[component][side].append(number)
     chosen = []
-    for component in nx.connected_components(joined):
-        ordered = [prints.in_order(side, [n for s, n in component if s == side]) for side in (0, 1)]
+    for ordered in members.values():
         found = list(zip(*ordered, strict=False))
         if len(ordered[0]) == len(ordered[1]) and all(pair in known for pair in found):
             chosen += found

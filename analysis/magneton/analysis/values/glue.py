@@ -10,14 +10,15 @@ operator that by its schema only moves data is a region of its own if all its in
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import networkx as nx
+import numpy as np
 
+from magneton.analysis.values.columns import Ints
+from magneton.analysis.values.components import components
 from magneton.analysis.values.graph import Operator, ValueGraph
 from magneton.analysis.values.unions import Union
-
-Key = tuple[int, int]  # side, operator
 
 
 @dataclass(frozen=True)
@@ -43,32 +44,50 @@ def cut_and_glue(
         pairs: corresponding groups of A and B.
         unions: wholes and their parts.
     """
-    nodes = [(side, number) for side in (0, 1) for number in range(len(graphs[side].operators))]
-    joined: nx.utils.UnionFind = nx.utils.UnionFind(nodes)
+    n = len(graphs[0].operators)
+    offset = (0, n)
+    joined = _Joined(n + len(graphs[1].operators))
     movement = [_movement(graph, cut) for graph, cut in zip(graphs, cuts, strict=True)]
-    steering: list[tuple[Key, Key]] = []
+    steering: list[tuple[int, int]] = []
     for side, graph in enumerate(graphs):
-        selectors, constant = graph.selectors(), graph.values.constant.tolist()
+        selectors, constant, shift = graph.selectors(), graph.values.constant.tolist(), offset[side]
         for value, number in enumerate(graph.group):
             if constant[value] or number in cuts[side] or not graph.producers[value]:
                 continue
             readers = graph.consumers[value]
             if selectors[value]:
                 steered = [o for o in readers if not all(selectors[v] for v in graph.operators[o].writes)]
-                steering += [((side, graph.producers[value][0]), (side, o)) for o in steered]
+                steering += [(graph.producers[value][0] + shift, o + shift) for o in steered]
                 readers = [o for o in readers if o not in steered]
-            joined.union(*[(side, o) for o in (*graph.producers[value], *readers)])
+            joined.union([o + shift for o in (*graph.producers[value], *readers)])
     _glue_definitions(graphs, pairs, unions, movement, joined)
-    _glue_selectors(steering, joined)
-    members: dict[Key, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
-    for side, number in nodes:
-        members[joined[side, number]][side].append(number)
-    moving = {(side, o) for side in (0, 1) for o in movement[side]}
+    _glue_selectors(steering, joined, n)
+    members: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+    for node, label in enumerate(joined.labels().tolist()):
+        members[label][node >= n].append(node - n if node >= n else node)
     regions = []
     for a, b in members.values():
-        only_moves = all((0, o) in moving for o in a) and all((1, o) in moving for o in b)
+        only_moves = all(o in movement[0] for o in a) and all(o in movement[1] for o in b)
         regions.append(ValueRegion(tuple(a), tuple(b), only_moves))
     return sorted(regions, key=lambda r: (r.a[0] if r.a else r.b[0], 0 if r.a else 1))
+
+
+class _Joined:
+    """Operators that belong together. Those of side B are numbered after those of side A."""
+
+    def __init__(self, n: int) -> None:
+        self._n = n
+        self._left: list[int] = []
+        self._right: list[int] = []
+
+    def union(self, nodes: Sequence[int]) -> None:
+        """Join nodes."""
+        self._left += nodes[:-1]
+        self._right += nodes[1:]
+
+    def labels(self) -> Ints:
+        """Return for each node the lowest node it is joined with."""
+        return components(self._n, np.array(self._left, np.int64), np.array(self._right, np.int64))
 
 
 def _movement(graph: ValueGraph, cut: set[int]) -> dict[int, int]:
@@ -89,39 +108,42 @@ def _glue_definitions(
     pairs: list[tuple[int, int, int]],
     unions: list[Union],
     movement: list[dict[int, int]],
-    joined: nx.utils.UnionFind,
+    joined: _Joined,
 ) -> None:
+    offset = (0, len(graphs[0].operators))
     partner: list[dict[int, int]] = [{}, {}]
     for index, (a, b, _) in enumerate(pairs):
         partner[0][a] = partner[1][b] = index
         ours, theirs = _definers(graphs[0], a, movement[0]), _definers(graphs[1], b, movement[1])
         if ours and theirs:
-            joined.union(*[(0, o) for o in ours], *[(1, o) for o in theirs])
+            joined.union([*ours, *(o + offset[1] for o in theirs)])
     for union in unions:
         side = union.whole_side
         whole = _definers(graphs[side], union.whole, movement[side])
         parts = [o for g in union.parts for o in _definers(graphs[1 - side], g, movement[1 - side])]
         if whole and parts:
-            joined.union(*[(side, o) for o in whole], *[(1 - side, o) for o in parts])
+            joined.union([*(o + offset[side] for o in whole), *(o + offset[1 - side] for o in parts)])
     # Movement that brings forth the same value on both sides corresponds.
-    same: dict[tuple[object, ...], list[Key]] = defaultdict(list)
+    same: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for side in (0, 1):
         for number, group in movement[side].items():
             matched = partner[side].get(group)
-            same[("pair", matched) if matched is not None else ("alone", side, group)].append((side, number))
+            same[("pair", matched) if matched is not None else ("alone", side, group)].append(number + offset[side])
     for found in same.values():
-        if len(found) > 1:
-            joined.union(*found)
+        joined.union(found)
 
 
-def _glue_selectors(steering: list[tuple[Key, Key]], joined: nx.utils.UnionFind) -> None:
+def _glue_selectors(steering: list[tuple[int, int]], joined: _Joined, n: int) -> None:
     """Join what makes the masks of both sides where they enter the same region."""
-    makers: dict[Key, list[Key]] = defaultdict(list)
+    if not steering:
+        return
+    labels = joined.labels()
+    makers: dict[int, list[int]] = defaultdict(list)
     for maker, reader in steering:
-        makers[joined[reader]].append(maker)
+        makers[int(labels[reader])].append(maker)
     for found in makers.values():
-        if {side for side, _ in found} == {0, 1}:
-            joined.union(*found)
+        if min(found) < n <= max(found):
+            joined.union(found)
 
 
 def _definers(graph: ValueGraph, group: int, movement: dict[int, int]) -> list[int]:

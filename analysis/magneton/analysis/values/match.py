@@ -97,38 +97,40 @@ def _supported(graphs: tuple[ValueGraph, ValueGraph], classes: list[ValueClass])
     nobody reads (statistics of a norm, where nothing is trained) unless what they come out beside agrees.
     """
     class_of = tuple({g: n for n, c in enumerate(classes) for g in (c.a, c.b)[side]} for side in (0, 1))
-    leads = tuple(_leads_to_match(graph, set(class_of[side])) for side, graph in enumerate(graphs))
+    sides = [[(c.a, c.b)[side] for c in classes] for side in (0, 1)]
+    unread = [{n for n, found in enumerate(sides[s]) if _unread(graphs[s], found)} for s in (0, 1)]
+    # By-products are unread; what comes out beside them must agree, and not for being beside a by-product itself.
+    beside = {
+        n: [_beside(graphs[side], class_of[side], sides[side][n]) for side in (0, 1)] for n in unread[0] | unread[1]
+    }
+    lost = {n for n, found in beside.items() if any(n in unread[s] and found[s][0] for s in (0, 1))}
+    kept = [c for n, c in enumerate(classes) if n not in lost or (beside[n][0][1] & beside[n][1][1]) - lost]
+    if all(c.ratio <= EDGE for c in kept):
+        return kept
+    leads = [_leads_to_match(graph, set(class_of[side])) for side, graph in enumerate(graphs)]
 
     def alone(side: int, groups: tuple[int, ...]) -> bool:
         read = [g for g in groups if any(graphs[side].consumers[v] for v in graphs[side].members[g])]
         return bool(read) and not any(leads[side][g] for g in read)
 
-    beside = [
-        [_beside(graphs[side], class_of[side], groups) for side, groups in enumerate((c.a, c.b))] for c in classes
-    ]
-    lost = {n for n, found in enumerate(beside) if any(unread for unread, _ in found)}
-    kept = []
-    for number, found in enumerate(classes):
-        (_, beside_a), (_, beside_b) = beside[number]
-        if number in lost and not (beside_a & beside_b) - lost:
-            continue
-        if found.ratio <= EDGE or not (alone(0, found.a) and alone(1, found.b)):
-            kept.append(found)
-    return kept
+    return [c for c in kept if c.ratio <= EDGE or not (alone(0, c.a) and alone(1, c.b))]
+
+
+def _unread(graph: ValueGraph, groups: tuple[int, ...]) -> bool:
+    """Tell whether operators define values that nobody reads."""
+    return all(
+        graph.producers[v] and not graph.consumers[v] and graph.values.role[v] is None
+        for g in groups
+        for v in graph.members[g]
+    )
 
 
 def _beside(graph: ValueGraph, class_of: dict[int, int], groups: tuple[int, ...]) -> tuple[bool, set[int]]:
-    """Return whether groups are by-products that nobody reads, and the classes of what comes out beside them."""
-    roles = graph.values.role
-    beside: set[int] = set()
-    for value in (v for g in groups for v in graph.members[g]):
-        if not graph.producers[value]:
-            return False, set()
-        beside |= {w for o in graph.producers[value] for w in graph.operators[o].writes if graph.group[w] not in groups}
-        if graph.consumers[value] or roles[value] is not None:
-            return False, {class_of[graph.group[w]] for w in beside if graph.group[w] in class_of}
-    used = any(graph.consumers[w] or roles[w] is not None for w in beside)
-    return used, {class_of[graph.group[w]] for w in beside if graph.group[w] in class_of}
+    """Return whether anybody uses what comes out beside groups, and the classes of that."""
+    makers = {o for g in groups for v in graph.members[g] for o in graph.producers[v]}
+    beside = {v for o in makers for v in graph.operators[o].writes if graph.group[v] not in groups}
+    used = any(graph.consumers[v] or graph.values.role[v] is not None for v in beside)
+    return used, {class_of[graph.group[v]] for v in beside if graph.group[v] in class_of}
 
 
 def _leads_to_match(graph: ValueGraph, matched: set[int]) -> dict[int, bool]:

@@ -100,9 +100,14 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 3
     crowded = high - low > _CROWDED
     high[crowded] = low[crowded]
     found: list[tuple[Ints, Ints, Floats]] = []
-    for every_i, every_j in chain(_candidates(low, high, order), _in_place(crowded, left, right, most)):
+    along_left, along_right = np.ascontiguousarray(proj_left.T), np.ascontiguousarray(proj_right.T)
+    for candidates in chain(_candidates(low, high, order), _in_place(crowded, left, right, most)):
+        every_i, every_j = candidates
+        # One test after the other, each on what the last has left: there may be millions of candidates.
+        for number in range(1, _N_PROJECTIONS):
+            near = np.abs(along_left[number][every_i] - along_right[number][every_j]) <= window[every_i]
+            every_i, every_j = every_i[near], every_j[near]
         keep = left.label[every_i] == right.label[every_j]
-        keep &= (np.abs(proj_left[every_i, 1:] - proj_right[every_j, 1:]) <= window[every_i, None]).all(axis=1)
         if same:
             keep &= left.owner[every_i] < right.owner[every_j]
         some_i, some_j = every_i[keep], every_j[keep]
