@@ -4,24 +4,33 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 
+from magneton.analysis.energy.basis import GROSS
 from magneton.analysis.energy.in_place import DeviceRepeat, RepeatedWindow, energies_of, time_of
 from magneton.analysis.energy.regions import find_regions, times_for
 from magneton.analysis.energy.repeat import RepeatEstimate
-from magneton.analysis.energy.totals import AVERAGE, AVERAGE_WINDOW_S, COUNTER, INSTANT, PLAIN, PREFERENCE
+from magneton.analysis.energy.totals import AVERAGE, AVERAGE_WINDOW_S, PLAIN, PREFERENCE
 from magneton.analysis.recording import Recording
-from magneton.collectors.attach.order import Region, RegionRepeats, RepeatOrder, Window
-from magneton.collectors.attach.repeat_launch import RepeatedRun, check_sensors, repeat_command
+from magneton.collectors.attach.order import Answer, Region, RegionRepeats, RepeatOrder
+from magneton.collectors.attach.repeat_launch import check_sensors, repeat_command
 from magneton.collectors.copies import NotRepeatableError
+from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
 from magneton.flows.normalize import normalize
-from magneton.schemas.errors import InputNotFoundError, InsufficientRepeatsError, MagnetonError, UsageError
+from magneton.schemas.errors import (
+    InputNotFoundError,
+    InsufficientRepeatsError,
+    MagnetonError,
+    NotComparableError,
+    OutputExistsError,
+    UsageError,
+)
 from magneton.schemas.files import publish_file
 from magneton.schemas.manifest import MANIFEST_NAME, encode_json
 from magneton.schemas.parquet import read_table
@@ -90,35 +99,164 @@ def repeat_program(
     if not command:
         raise UsageError("there is no command to run", remedy="give one after --")
     check_sensors(settings.sensors)
-    with (
-        tempfile.TemporaryDirectory(prefix="magneton-") as scratch,
-        publish_file(out, overwrite=overwrite) if out is not None else nullcontext() as target,
-    ):
-        regions = find_regions(_opened(run, Path(scratch) / "run"), names)
-        period_s, reach_s = _sensor(settings)
+    if out is not None:
+        _check_output(out, overwrite=overwrite)
+    with tempfile.TemporaryDirectory(prefix="magneton-") as folder:
+        scratch = Path(folder)
+        regions = find_regions(_opened(run, scratch / "run"), names)
+        period_s, reach_s = sensor_of(settings.sensors)
         chosen = [times_for(region, period_s, reach_s) for region in regions]
         if settings.times is not None:
             chosen = [(settings.times, "given")] * len(regions)
         plan = RepeatOrder(
             [Region(r.name, r.module, times) for r, (times, _) in zip(regions, chosen, strict=True)],
-            settings.window_s or _window_s(period_s, reach_s),
+            settings.window_s or window_for(period_s, reach_s),
             settings.rounds,
             settings.copies,
         )
         for region in plan.regions:
-            settings.report(f"{region.name}: r = {region.times}, {2 * plan.rounds} windows of {plan.window_s:g} s or more")
+            settings.report(f"{region.name}: r = {region.times}, {2 * plan.rounds} windows of {plan.window_s:g} s each")
         done = repeat_command(
             command,
             plan,
-            Path(scratch),
+            scratch,
             warmup_steps=settings.warmup_steps,
             sensors=settings.sensors,
             output_to_stderr=settings.output_to_stderr,
         )
         if done.answer is None:
-            # An earlier file stays as it was.
-            raise _CommandFailedError(done.code) if target is not None else _CommandFailedError(done.code)
-        document = _document(done, plan, [why for _, why in chosen])
-        if target is not None:
+            return done.code, None
+        power = None if done.power is None else read_table(done.power, "power")
+        document = _document(done.answer, power, plan, [why for _, why in chosen])
+    if done.code:
+        document["notes"].append(f"The command ended with exit code {done.code}.")
+    if out is not None:
+        with publish_file(out, overwrite=overwrite) as target:
             target.write_bytes(encode_json(document))
     return done.code, document
+
+
+def _check_output(out: Path, *, overwrite: bool) -> None:
+    """Refuse an output before anything runs; ``publish_file`` would only afterwards."""
+    if out.exists() and not (overwrite and out.is_file()):
+        raise OutputExistsError("already exists", path=out, remedy="choose another output or pass --force")
+    if not out.parent.is_dir():
+        raise InputNotFoundError("no such directory", path=out.parent)
+
+
+def _opened(run: Path, scratch: Path) -> Recording:
+    if not run.exists():
+        raise InputNotFoundError("no such file or directory", path=run)
+    if not ((run / MANIFEST_NAME).is_file() and (run / "tables" / "captures.parquet").is_file()):
+        normalize([run], scratch, keep_raw=False)
+        return Recording.open(scratch)
+    return Recording.open(run)
+
+
+def sensor_of(names: Sequence[str] | None) -> tuple[float | None, float]:
+    """Return the update period of the slowest device's best reading, and how far back it looks, s; NULL and 0 without."""
+    opened = open_sensors(SENSORS if names is None else names)
+    # Nothing to watch takes no time.
+    found = survey(opened=opened, seconds=_WATCH_S if opened.sensors else 0.0)
+    devices: dict[tuple[str, str, str | None], list[dict[str, Any]]] = {}
+    for sensor in found["sensors"]:
+        for series in sensor["series"]:
+            if series["energetic"]:
+                devices.setdefault((sensor["source"], series["device_kind"], series["device_id"]), []).append(series)
+    periods, reach_s = [], 0.0
+    for readings in devices.values():
+        best = min(readings, key=lambda s: PREFERENCE.index(s["field"]))
+        update = best["update_ms"]
+        periods.append(_ASSUMED_PERIOD_S if update is None else update / 1e3)
+        if best["field"] in (PLAIN, AVERAGE):
+            reach_s = AVERAGE_WINDOW_S
+    return (max(periods) if periods else None), reach_s
+
+
+def window_for(period_s: float | None, reach_s: float) -> float:
+    """Return the least length of a window, s, for a sensor's update period and reach, s."""
+    if period_s is None:
+        return _WINDOW_WITHOUT_SENSOR_S
+    return max(_LEAST_WINDOW_S, _PERIODS_IN_WINDOW * period_s, _REACHES_IN_WINDOW * reach_s)
+
+
+def _document(answer: Answer, power: pa.Table | None, plan: RepeatOrder, why: Sequence[str]) -> dict[str, Any]:
+    reasons = {region.name: reason for region, reason in zip(plan.regions, why, strict=True)}
+    regions = [_region(repeats, power, reasons[repeats.region.name]) for repeats in answer.repeats]
+    return {
+        "format": "magneton-repeats",
+        "steps": answer.steps,
+        "step_kind": answer.step_kind,
+        "window_s": plan.window_s,
+        "rounds": plan.rounds,
+        "simulated": any(e["simulated"] for r in regions for e in r["energies"]),
+        "regions": regions,
+        "sensors": answer.sensors,
+        "versions": answer.versions,
+        "notes": list(answer.notes),
+    }
+
+
+def _region(repeats: RegionRepeats, power: pa.Table | None, why: str) -> dict[str, Any]:
+    windows = [RepeatedWindow(w.start_ns, w.end_ns, w.steps, w.times) for w in repeats.windows]
+    calls = sum(repeats.repeated.values())
+    found: dict[str, Any] = {
+        "name": repeats.region.name,
+        "kind": "module" if repeats.region.module else "operator",
+        "times": repeats.region.times,
+        "times_because": why,
+        "calls_per_step": calls,
+        "repeated": repeats.repeated,
+        "not_repeated": repeats.refused,
+        "cold": repeats.cold,
+        "windows": [msgspec.to_builtins(w) for w in repeats.windows],
+        "time": None,
+        "energies": [],
+        "refusal": None,
+    }
+    try:
+        if repeats.reason is not None:
+            # That a call cannot be repeated, and that there was no time to, are different things.
+            raise (InsufficientRepeatsError if not repeats.tried else NotRepeatableError)(repeats.reason)
+        time, energies = time_of(windows), energies_of(windows, power)
+    except MagnetonError as refusal:
+        found["refusal"] = _refusal(refusal)
+        return found
+    found["energies"] = [_energy(one, calls) for one in energies]
+    unlike = next((e.refusal for e in energies if isinstance(e.refusal, NotComparableError)), None)
+    if unlike is not None:
+        # A device at another clock takes another time as well.
+        found["refusal"] = _refusal(unlike)
+        return found
+    found["time"] = _estimate(time, calls, "s")
+    return found
+
+
+def _refusal(error: MagnetonError) -> dict[str, Any]:
+    return {"code": error.code, "reason": str(error)}
+
+
+def _estimate(estimate: RepeatEstimate, calls: int, unit: str) -> dict[str, Any]:
+    """Return an estimate for all calls of a step and for one call, with its 95 % interval."""
+    step = {"value": estimate.energy_j, "low": estimate.low_j, "high": estimate.high_j}
+    return {f"{k}_{unit}": v for k, v in step.items()} | {
+        f"{k}_{unit}_per_call": v / calls for k, v in step.items()
+    } | {"identified": estimate.identified}  # fmt: skip
+
+
+def _energy(one: DeviceRepeat, calls: int) -> dict[str, Any]:
+    """Return the energy on a device; every value is NULL where it is refused."""
+    names = [f"{k}_j{end}" for end in ("", "_per_call") for k in ("value", "low", "high")]
+    values: dict[str, Any] = dict.fromkeys(names) | {"identified": None}
+    if one.estimate is not None:
+        values = _estimate(one.estimate, calls, "j")
+    return {
+        "device_kind": one.device_kind,
+        "device_id": one.device_id,
+        "field": one.field,
+        "basis": GROSS,
+        "label": None if one.estimate is None else one.estimate.label,
+        "simulated": one.simulated,
+        "compared": list(one.compared),
+        "refusal": None if one.refusal is None else _refusal(one.refusal),
+    } | values

@@ -448,13 +448,17 @@ def in_place_mode() -> Any:
             if chosen is None or self._done.spoiled is not None:
                 return result
             if chosen.operator is not func or chosen.form != form:
-                self._spoil(f"iterations are not alike: {operator_name(chosen.operator)} at {position} was another call")
+                self._spoil(
+                    f"iterations are not alike: {operator_name(chosen.operator)} at {position} was another call"
+                )
                 return result
             self._hits += 1
             try:
                 self._repeat(chosen)
             except Exception as error:
-                self._spoil(f"{operator_name(func)} at {position} could not be repeated: {type(error).__name__}: {error}")
+                self._spoil(
+                    f"{operator_name(func)} at {position} could not be repeated: {type(error).__name__}: {error}"
+                )
             return result
 
         def _repeat(self, chosen: _Chosen) -> None:

@@ -132,7 +132,9 @@ def energies_of(windows: Sequence[RepeatedWindow], power: pa.Table | None) -> li
     result = []
     for device, found_ones in candidates.items():
         series, _ = preferred(found_ones)
-        estimate, refusal, compared = None, None, ()
+        estimate: RepeatEstimate | None = None
+        refusal: MagnetonError | None = None
+        compared: tuple[str, ...] = ()
         simulated = _is_simulated(power, device)
         try:
             compared = compare_conditions(power, device, often, once)

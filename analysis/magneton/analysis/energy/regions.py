@@ -58,7 +58,6 @@ def find_regions(recording: Recording, names: Sequence[str]) -> list[RegionTime]
             near = difflib.get_close_matches(name, sorted(operators | paths), n=1, cutoff=0.5)
             raise UsageError(
                 f"no operator and no module is called {name!r}",
-                path=recording.directory,
                 remedy=f"did you mean {near[0]}?" if near else "see its tables ops (name) and modules (path)",
             )
     times = _Times(recording)
@@ -70,7 +69,9 @@ class _Times:
 
     def __init__(self, recording: Recording) -> None:
         self._rank = recording.ranks()[0]
-        ops = self._rows(recording.table("ops", ("op_id", "parent_id", "module_id", "name", "dur_ns", "capture", "rank")))
+        ops = self._rows(
+            recording.table("ops", ("op_id", "parent_id", "module_id", "name", "dur_ns", "capture", "rank"))
+        )
         self._parent = dict(zip(ops["op_id"], ops["parent_id"], strict=True))
         self._names = dict(zip(ops["op_id"], ops["name"], strict=True))
         self._module = dict(zip(ops["op_id"], ops["module_id"], strict=True))

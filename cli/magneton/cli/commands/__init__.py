@@ -12,9 +12,10 @@ from magneton.cli.commands.diff import diff
 from magneton.cli.commands.info import info
 from magneton.cli.commands.normalize import normalize
 from magneton.cli.commands.record import record
+from magneton.cli.commands.repeat import repeat
 from magneton.cli.commands.sensors import sensors
 from magneton.cli.commands.sql import sql
 from magneton.cli.commands.tables import tables
 
 # In the order in which one uses them.
-COMMANDS: tuple[Callable[..., Any], ...] = (record, normalize, diff, info, sql, tables, sensors)
+COMMANDS: tuple[Callable[..., Any], ...] = (record, normalize, diff, info, sql, tables, sensors, repeat)

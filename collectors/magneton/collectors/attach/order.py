@@ -62,6 +62,7 @@ class RegionRepeats(msgspec.Struct):
         refused: calls that were not, with the reason.
         cold: the copies are so many that no cache holds what is used next.
         reason: why nothing can be said of the region; None where something can.
+        tried: it had its turn.
     """
 
     region: Region
@@ -70,6 +71,7 @@ class RegionRepeats(msgspec.Struct):
     refused: dict[str, str] = {}
     cold: bool = False
     reason: str | None = None
+    tried: bool = True
 
 
 class Order(msgspec.Struct):

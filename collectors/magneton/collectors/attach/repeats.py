@@ -12,7 +12,7 @@ from magneton.collectors.call_stack import ModuleStack
 from magneton.collectors.repeat import Repetition, in_place_mode
 from magneton.collectors.sensors import Sampler, sample
 
-NOT_SEEN = "no call of it reached the device in a step: it is not in the steps, or it is made of other operators"
+NOT_SEEN = "no call of it was dispatched in a step: it is not there, lies within another operator, or is made of other operators"
 NO_TURN = "the command ended before its turn"
 # The first step tries and copies, the second runs once with all of that in place.
 _TRY, _SETTLE, _MEASURE = range(3)
@@ -151,9 +151,12 @@ class RepeatSession(Session):
         if region is not None:
             known = self._outcome(region)
             if self._stage == _TRY:
-                known.reason = NO_TURN
+                known.reason, known.tried = NO_TURN, False
             self._found.append(known)
-        answer.repeats = [*self._found, *(RegionRepeats(region, reason=NO_TURN) for region in self._waiting)]
+        answer.repeats = [
+            *self._found,
+            *(RegionRepeats(region, reason=NO_TURN, tried=False) for region in self._waiting),
+        ]
 
 
 def _selection(region: Region, stack: ModuleStack | None) -> Callable[[str, int], bool]:
