@@ -30,12 +30,17 @@ MAX_CALL = 12
 
 @dataclass(slots=True)
 class Correspondence:
-    """Leaves of side A and of side B that do the same work; one list is empty where the other side has none."""
+    """Leaves of side A and of side B that do the same work; one list is empty where the other side has none.
+
+    ``calls`` is the number of operators called on each side, where that is known apart from the leaves: one that copies a bias
+    before it multiplies is one operator with two leaves.
+    """
 
     a: list[Node]
     b: list[Node]
     score: float | None
     evidence: frozenset[str] = frozenset()
+    calls: tuple[int, int] | None = None
 
 
 # Where a stretch without partners lies: nowhere in particular, between two matched neighbours, inside a matched pair.

@@ -106,11 +106,12 @@ def correspond(
                 members[placed[side][leaf]][side].append(leaf)
     found = []
     for number, (a, b) in members.items():
-        words = {"values", "movement"} if match.regions[number].movement else {"values"}
+        region = match.regions[number]
+        words = {"values", "movement"} if region.movement else {"values"}
         if match.second_input:
             words.add("second_input")
         score = 1.0 if a and b else None
-        found.append(Correspondence(a, b, score, frozenset(words)))
+        found.append(Correspondence(a, b, score, frozenset(words), (len(region.ops_a), len(region.ops_b))))
     for known in structural:
         a = [leaf for leaf in known.a if leaf not in placed[0]]
         b = [leaf for leaf in known.b if leaf not in placed[1]]

@@ -104,7 +104,8 @@ def build(correspondences: list[Correspondence], stratum: str, kernel_a: float, 
     for found in correspondences:
         work_a, work_b = _total(found.a), _total(found.b)
         region = RawRegion(stratum, found.a, found.b, work_a, work_b, found.score, tuple(sorted(found.evidence)))
-        if work_a and work_b and len(found.a) > 1 and len(found.b) > 1:
+        leaves = len(found.a), len(found.b)
+        if work_a and work_b and min(*leaves, *(found.calls or leaves)) > 1:
             region.coarse = (
                 work_a.kernel_ns > MAX_ALIGNED_SHARE * kernel_a or work_b.kernel_ns > MAX_ALIGNED_SHARE * kernel_b
             )
