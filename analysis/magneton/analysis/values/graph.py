@@ -88,7 +88,8 @@ class ValueGraph:
             for dtype, role, producers in zip(self.values.dtype, self.values.role, self.producers, strict=True)
         ]
         for operator in self.operators:
-            pure = all(found[v] for v in operator.reads)
+            # Random numbers read nothing and are no constants.
+            pure = all(found[v] for v in operator.reads) and bool(operator.reads or operator.constant)
             for value in operator.writes:
                 if self.producers[value] and value not in operator.reads:
                     found[value] = pure
