@@ -410,12 +410,12 @@ def test_empty_tables_and_values_without_statistics_match_nothing() -> None:
 def test_noise_is_no_mask() -> None:
     """Random numbers read nothing, as constants do; what is made of them is computed like everything else."""
     programs = []
-    for first in (True, False):
+    for scale in (np.float32(3), np.float32(5)):
         p = Program()
         noise = p.op("aten::randn", lambda: X, [])
         p.operators[-1].constant, p.values[noise].constant, p.again[noise].constant = False, False, False
-        scaled = p.op("aten::mul", lambda v: v * np.float32(3 if first else 5), [noise])
-        p.op("aten::mm", lambda v, w, f=first: (v / np.float32(3 if f else 5)) @ w, [scaled, p.parameter(W[0])])
+        scaled = p.op("aten::mul", lambda v, s=scale: v * s, [noise])
+        p.op("aten::mm", lambda v, w, s=scale: (v / s) @ w, [scaled, p.parameter(W[0])])
         programs.append(p)
     found = names(*programs, match_values(*(p.graph() for p in programs)))
     assert found == [(("aten::randn",), ("aten::randn",)), (("aten::mul", "aten::mm"), ("aten::mul", "aten::mm"))]
