@@ -84,6 +84,45 @@ def test_joules_above_rest_are_those_of_the_bare_steps(tmp_path: Path) -> None:
     )
 
 
+def test_each_kind_of_device_has_a_ledger(tmp_path: Path) -> None:
+    """The processor and its memory drew 40 and 5 W beside the GPU: counted apart, per step, from the bare steps."""
+    run = bare(tmp_path, 200)
+    path = run / "tables" / "power.parquet"
+    power = read_table(path, "power")
+    rows = power.to_pylist()
+    for kind, watts in (("cpu", 40.0), ("dram", 5.0)):
+        rows += [r | {"device_kind": kind, "device_id": f"{kind}-0", "value": watts} for r in power.to_pylist()]
+    write_table(path, RUN_TABLES["power"], pa.Table.from_pylist(rows, schema=power.schema))
+    ledgers = {one.device_kind: one for one in diffed(run, tmp_path).a.ledgers}
+    assert list(ledgers) == ["cpu", "dram", "gpu"]
+    for kind, watts in (("cpu", 40.0), ("dram", 5.0), ("gpu", 200.0)):
+        one = ledgers[kind]
+        assert (one.n_steps, one.n_devices, one.label) == (2, 1, "measured")
+        assert one.per_step_j == pytest.approx(watts * 200e-6, rel=1e-9)
+        assert one.total_j == pytest.approx(2 * watts * 200e-6, rel=1e-9)
+
+
+def test_a_ledger_leaves_out_the_steps_of_warm_up(tmp_path: Path) -> None:
+    """Case 62: three steps of 400, 100 and 100 us at 200 W; the first is not compared."""
+    [run] = powered(tmp_path, "62-diff-different-iterations", "a")
+    document = diffed(run, tmp_path)
+    [gpu] = document.a.ledgers
+    assert gpu.n_steps == 2
+    assert gpu.total_j == pytest.approx(200 * gpu.window_s, rel=1e-9)
+    assert gpu.window_s < 400e-6
+
+
+def test_processors_alone_have_a_ledger_and_no_kernels(tmp_path: Path) -> None:
+    [run] = powered(tmp_path, "62-diff-different-iterations", "b")
+    path = run / "tables" / "power.parquet"
+    power = read_table(path, "power")
+    rows = [r | {"device_kind": "cpu", "device_id": "package-0"} for r in power.to_pylist()]
+    write_table(path, RUN_TABLES["power"], pa.Table.from_pylist(rows, schema=power.schema))
+    document = diffed(run, tmp_path)
+    assert document.a.energy is None
+    assert [one.device_kind for one in document.a.ledgers] == ["cpu"]
+
+
 def test_bare_steps_beyond_the_power_log_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InsufficientPowerDataError, match="bare steps"):
         diffed(bare(tmp_path, 10_000_000), tmp_path)

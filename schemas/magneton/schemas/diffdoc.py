@@ -53,6 +53,25 @@ class EnergyDoc(msgspec.Struct):
     warnings: list[str]
 
 
+class LedgerDoc(msgspec.Struct):
+    """What the devices of a kind used from the first step to the end of the last, time between steps included; NULL: unknown.
+
+    Kinds do not add up: a meter at the wall holds the others. ``per_step_j`` is ``total_j`` over ``n_steps``.
+    """
+
+    device_kind: str
+    n_devices: int
+    fields: list[str]
+    n_steps: int
+    window_s: float
+    covered_s: float | None
+    total_j: float | None
+    per_step_j: float | None
+    label: str
+    simulated: bool
+    warnings: list[str]
+
+
 class SideDoc(msgspec.Struct):
     """One of the two recordings: who it is, what was used of it, and what lies outside of what was compared."""
 
@@ -73,6 +92,7 @@ class SideDoc(msgspec.Struct):
     overhead_ns: float
     warnings: list[dict[str, Any]]
     energy: EnergyDoc | None = None
+    ledgers: list[LedgerDoc] = []
 
 
 class Note(msgspec.Struct):

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from magneton.analysis.diff.bare_energy import OTHER_CAPTURE, bare_steps, share_bare
 from magneton.analysis.energy.apportion import EnergyAttribution, weakest
-from magneton.analysis.energy.attribute import attribute
+from magneton.analysis.energy.attribute import GPU, attribute
 from magneton.analysis.energy.basis import dynamic
 from magneton.analysis.energy.result import Window, need_coverage
 from magneton.analysis.recording import Recording
@@ -41,7 +41,7 @@ class SideEnergy:
 
 
 def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: float | None = None) -> SideEnergy | None:
-    """Share the energy of a recording's devices out among its kernels; None where no power was recorded.
+    """Share the energy of a recording's devices out among its kernels; None where no power of a GPU was recorded.
 
     Args:
         recording: the recording.
@@ -55,7 +55,8 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
     power = recording.table("power")
     kernels = recording.table("kernels")
     kernels = kernels.filter(pc.equal(pc.fill_null(kernels.column("rank"), 0), rank))
-    if not power.num_rows or not kernels.num_rows:
+    # Of processors and memory there are ledgers, and no kernels.
+    if not power.num_rows or not kernels.num_rows or not pc.any(pc.equal(power["device_kind"], GPU)).as_py():
         return None
     window = _window(recording, rank, kernels)
     numbers = [n for n in pc.unique(kernels["device"]).to_pylist() if n is not None]

@@ -20,6 +20,7 @@ from magneton.analysis.align.work import Side, load_side, total_work
 from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values
 from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
 from magneton.analysis.diff.findings import find
+from magneton.analysis.diff.ledger import ledgers
 from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing, mark_missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, build, energy_amount, region_docs
 from magneton.analysis.diff.rollup import rollups
@@ -143,8 +144,12 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
         diff_id=identity,
         tool=tool,
         settings=asdict(settings),
-        a=_side_doc(side_a, [p.a for p in aligned], [s for st in choice.strata for s in st.a], len(usable_a), energy_a),
-        b=_side_doc(side_b, [p.b for p in aligned], [s for st in choice.strata for s in st.b], len(usable_b), energy_b),
+        a=_side_doc(
+            side_a, [p.a for p in aligned], [s for st in choice.strata for s in st.a], len(usable_a), energy_a, settings
+        ),
+        b=_side_doc(
+            side_b, [p.b for p in aligned], [s for st in choice.strata for s in st.b], len(usable_b), energy_b, settings
+        ),
         comparison=comparison,
         totals=_totals(aligned),
         coverage=coverage,
@@ -409,7 +414,12 @@ def _same_devices(a: Side, b: Side) -> bool | None:
 
 
 def _side_doc(
-    side: Side, averages: list[Average], used: list[Any], n_recorded: int, energy: SideEnergy | None
+    side: Side,
+    averages: list[Average],
+    used: list[Any],
+    n_recorded: int,
+    energy: SideEnergy | None,
+    settings: DiffSettings,
 ) -> SideDoc:
     manifest = side.recording.manifest
     columns = ("code", "count", "message")
@@ -431,6 +441,7 @@ def _side_doc(
         overhead_ns=sum(average.overhead_ns for average in averages),
         warnings=side.recording.table("warnings", columns).to_pylist(),
         energy=energy.document if energy else None,
+        ledgers=ledgers(side.recording, side.rank, [s.row for s in used if s.row]) if settings.energy else [],
     )
 
 

@@ -60,6 +60,8 @@ def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
     found = [_sides(document), _totals(document)]
     if document.a.energy or document.b.energy:
         found.append(_energy(document))
+    if document.a.ledgers or document.b.ledgers:
+        found.append(_ledgers(document))
     found.append(_groups(document, top))
     for name, title in (("module", "By module"), ("op", "By operator"), ("kernel_class", "By kernel class")):
         rows = [row for row in document.rollups[name] if row.name_a or row.name_b]
@@ -185,6 +187,26 @@ def _energy(document: DiffDocument) -> Block:
         ],
         rows,
         right={"total", "to kernels", "idle", "unattributed", "power known for"},
+        wrap={"warnings"},
+    )
+
+
+def _ledgers(document: DiffDocument) -> Block:
+    rows = []
+    for letter, side in (("A", document.a), ("B", document.b)):
+        for one in side.ledgers:
+            covered = "-" if one.covered_s is None else f"{one.covered_s:.4g} of {one.window_s:.4g} s"
+            kind = one.device_kind if one.n_devices == 1 else f"{one.device_kind} x{one.n_devices}"
+            label = f"gross, {one.label}{', simulated' if one.simulated else ''}"
+            joules = [energy(one.per_step_j), energy(one.total_j)]
+            rows.append(
+                [letter, kind, *joules, str(one.n_steps), covered, ", ".join(one.fields), label, " ".join(one.warnings)]
+            )
+    return Block(
+        "Energy by kind of device, from the first step compared to the last, time between them included (kinds do not add up)",
+        ["", "kind", "per step", "total", "steps", "power known for", "sensor field", "provenance", "warnings"],
+        rows,
+        right={"per step", "total", "steps", "power known for"},
         wrap={"warnings"},
     )
 

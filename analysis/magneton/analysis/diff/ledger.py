@@ -1,0 +1,85 @@
+"""Ledgers: what each kind of device used over the steps of a recording, whether or not it can be told what for.
+
+Processors, memory, GPUs and meters are counted apart and never added up: a meter at the wall holds the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from magneton.analysis.diff.bare_energy import BARE_STEP
+from magneton.analysis.energy.attribute import best_series
+from magneton.analysis.energy.result import Window, sum_results
+from magneton.analysis.energy.totals import SensorSeries, series_of
+from magneton.analysis.recording import Recording
+from magneton.schemas.diffdoc import LedgerDoc
+
+
+def ledgers(recording: Recording, rank: int, used: Sequence[dict[str, Any]]) -> list[LedgerDoc]:
+    """Return a ledger for each kind of device whose power or energy was read while steps of the rank ran.
+
+    The steps are those of the bare program where it was measured by itself, else those of the profile from the first
+    that is compared to the last.
+
+    Args:
+        recording: the recording.
+        rank: rank whose steps count.
+        used: rows of ``steps`` that are compared.
+    """
+    power = recording.table("power")
+    steps = recording.table("steps", ("ts_ns", "dur_ns", "rank", "kind"))
+    steps = steps.filter(pc.equal(pc.fill_null(steps["rank"], 0), rank))
+    steps = steps.filter(pc.and_(pc.is_valid(steps["ts_ns"]), pc.is_valid(steps["dur_ns"])))
+    if not power.num_rows or not steps.num_rows:
+        return []
+    bare = steps.filter(pc.equal(steps["kind"], BARE_STEP))
+    profiled = steps.filter(pc.not_equal(pc.fill_null(steps["kind"], ""), BARE_STEP))
+    starts = [row["ts_ns"] for row in used if row["ts_ns"] is not None]
+    if starts:
+        inside = pc.and_(
+            pc.greater_equal(profiled["ts_ns"], min(starts)), pc.less_equal(profiled["ts_ns"], max(starts))
+        )
+        profiled = profiled.filter(inside)
+    by_kind: dict[str, list[SensorSeries]] = {}
+    for series in series_of(power):
+        by_kind.setdefault(series.device_kind or "unknown", []).append(series)
+    flags = pc.fill_null(power["flags"], "")
+    simulated = set(power.filter(pc.match_substring(flags, "simulated"))["device_kind"].to_pylist())
+    found = []
+    for kind in sorted(by_kind):
+        for chosen in (bare, profiled):
+            one = _ledger(kind, by_kind[kind], chosen, kind in simulated) if chosen.num_rows else None
+            if one is not None:
+                found.append(one)
+                break
+    return found
+
+
+def _ledger(kind: str, series: list[SensorSeries], steps: pa.Table, simulated: bool) -> LedgerDoc | None:
+    window = Window(pc.min(steps["ts_ns"]).as_py(), pc.max(pc.add(steps["ts_ns"], steps["dur_ns"])).as_py())
+    results = []
+    for device in sorted({s.device_id for s in series}, key=lambda name: name or ""):
+        best = best_series([s for s in series if s.device_id == device], window)
+        if best is None or not best[1].covered_s:
+            return None
+        results.append(best[1])
+    total = sum_results(results)
+    fields = {r.provenance.field for r in results if r.provenance.field is not None}
+    per_step = None if total.value_j is None else total.value_j / steps.num_rows
+    return LedgerDoc(
+        device_kind=kind,
+        n_devices=len(results),
+        fields=sorted(fields),
+        n_steps=steps.num_rows,
+        window_s=window.length_ns / 1e9,
+        covered_s=total.covered_s,
+        total_j=total.value_j,
+        per_step_j=per_step,
+        label=total.provenance.label,
+        simulated=simulated,
+        warnings=sorted(total.warnings),
+    )
