@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -179,7 +180,7 @@ def test_a_meter_of_its_own_is_a_capture_beside_the_sensors(tmp_path):
         "    sys.stdout.flush()\n    time.sleep(0.01)\n"
     )
     writer = RecordingWriter(tmp_path / "raw", label="metered")
-    sensors = ["nvml", f"command:{sys.executable} {script}"]
+    sensors = ["nvml", f"command:{shlex.join([sys.executable, str(script)])}"]
     with sample(writer.raw_directory("energy", 0), sensors) as sampler:
         time.sleep(0.3)
     writer.publish(sampler.captures(), system=System(), workload=Workload(), devices=[], sensors=sampler.result.sensors)

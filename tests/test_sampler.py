@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -151,7 +152,7 @@ def test_a_command_writes_its_own_readings(tmp_path):
         "    sys.stdout.write(f'{time.time_ns()},realtime,wall,plug,power,55.5,W' + chr(10))\n"
         "    sys.stdout.flush()\n    time.sleep(0.02)\n"
     )
-    with sample(tmp_path / "o", [f"command:{sys.executable} {script}"]) as sampler:
+    with sample(tmp_path / "o", [f"command:{shlex.join([sys.executable, str(script)])}"]) as sampler:
         time.sleep(0.1)
     (file,) = sampler.result.files
     lines = file.read_text().splitlines()
@@ -200,7 +201,7 @@ def test_polls_that_come_late_leave_a_gap_and_no_burst(tmp_path):
     with sample(tmp_path / "o", ["nvml"], period_s=0.01) as sampler:
         time.sleep(0.1)
         os.kill(sampler.pid, signal.SIGSTOP)
-        time.sleep(0.2)
+        time.sleep(0.6)
         os.kill(sampler.pid, signal.SIGCONT)
         time.sleep(0.1)
     steps = np.diff([r["ts_ns"] for r in rows(sampler.result.files[0], "energy_counter")])
