@@ -57,10 +57,26 @@ def test_a_step_of_the_profile_has_the_energy_of_a_bare_one(tmp_path: Path) -> N
     assert (energy.attributed_j or 0.0) + (energy.unattributed_j or 0.0) == pytest.approx(KERNELS_J, rel=1e-9)
     assert energy.idle_j == pytest.approx((energy.total_j or 0.0) - KERNELS_J, rel=1e-9)
     assert energy.label == "apportioned"
+    # Known for all of the bare time, which is not that of the profile.
+    assert energy.covered_s == pytest.approx(energy.window_s, rel=1e-9) == 4 * 200e-6
     assert "energy_of_another_capture" in energy.warnings
     assert document.totals["energy_j"].a == pytest.approx(KERNELS_J / 4, rel=1e-9)
     [note] = [n for n in document.comparison.notes if n.code == "energy_of_another_capture"][:1]
     assert "times as long" in note.message
+
+
+def test_bounds_are_the_least_and_the_greatest_power_that_was_read(tmp_path: Path) -> None:
+    """Power rises from 150 to 250 W over the bare steps: what ran when is not known, so a kernel may have had either."""
+    run = bare(tmp_path, 200)
+    path = run / "tables" / "power.parquet"
+    rows = read_table(path, "power").to_pylist()
+    for number, row in enumerate(rows):
+        row["value"] = 150.0 + 100.0 * number / (len(rows) - 1)
+    write_table(path, RUN_TABLES["power"], pa.Table.from_pylist(rows, schema=read_table(path, "power").schema))
+    for region in diffed(run, tmp_path).regions:
+        if region.energy_j_a is not None:
+            assert region.energy_low_j_a == pytest.approx(150 * 100e-6, rel=1e-9)
+            assert region.energy_low_j_a < region.energy_j_a < region.energy_high_j_a <= 250 * 100e-6 * (1 + 1e-9)
 
 
 def test_kernels_never_take_more_than_the_bare_program_did(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ torch = pytest.importorskip("torch", reason="torch is not installed (pip install
 from magneton.collectors import Workload, record  # noqa: E402
 from magneton.collectors.knobs import environment_knobs, model_knobs, torch_knobs  # noqa: E402
 from magneton.collectors.program import NO_SECOND, modules_in  # noqa: E402
-from magneton.flows.diff import DiffSettings, compare  # noqa: E402
 from magneton.flows.normalize import normalize  # noqa: E402
 from magneton.schemas.errors import InputFormatError, UsageError  # noqa: E402
 from magneton.schemas.manifest import Manifest, read_manifest  # noqa: E402
@@ -495,14 +494,3 @@ def test_compiled_programs_are_profiled_compiled(tmp_path: Path, run: Run) -> No
     assert any("Compiled" in name or "Dynamo" in name for name in profile), profile
     values = [op["name"] for op in rows(tmp_path / "n", "ops") if op["capture"] == "values"]
     assert "aten::gelu" in values
-
-
-def test_a_program_is_the_whole_of_itself(tmp_path: Path) -> None:
-    """Three operators of a third each: each is one call, whatever it does inside (a bias is copied before a product)."""
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64))
-    with torch.no_grad(), record(tmp_path / "r", captures=("profile", "values"), workload=Workload(steps=3)) as rec:
-        rec.run(model, (torch.randn(16, 64),))
-    document = compare(tmp_path / "r", tmp_path / "r", tmp_path / "out", DiffSettings()).document
-    assert document.coverage.a == document.coverage.b == 1.0
-    assert document.findings == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,9 @@ torch = pytest.importorskip("torch", reason="torch is not installed (pip install
 
 from tests.value_capture import Seen, randn, seen  # noqa: E402
 
+from magneton.collectors import Workload, record  # noqa: E402
 from magneton.collectors.values import capture_values, current, mark, perturbed, record_values  # noqa: E402
+from magneton.flows.diff import DiffSettings, compare  # noqa: E402
 
 # -- training
 
@@ -59,11 +62,11 @@ def test_a_training_step_has_its_backward_and_its_update() -> None:
 
 def test_training_is_not_changed_by_recording() -> None:
     results = []
-    for record in (False, True):
+    for recorded in (False, True):
         model, _, step = training()
         x, y = randn(5, 8), randn(5, 4, seed=1)
         for _ in range(3):
-            loss = record_values(step, (x, y), parameters=list(model.parameters())).outputs if record else step(x, y)
+            loss = record_values(step, (x, y), parameters=list(model.parameters())).outputs if recorded else step(x, y)
         results.append([loss.detach(), *(p.detach() for p in model.parameters())])
     for mine, theirs in zip(*results, strict=True):
         assert torch.equal(mine, theirs)
@@ -259,3 +262,14 @@ def test_perturbed_inputs_are_of_the_same_kind() -> None:
     assert torch.equal(perturbed(given)["x"], found["x"]), "the same seed draws the same"
     assert not torch.equal(perturbed(given, seed=2)["x"], found["x"])
     assert torch.equal(given["x"], randn(64, 64) * 3 + 5), "the given inputs are left alone"
+
+
+def test_a_program_is_the_whole_of_itself(tmp_path: Path) -> None:
+    """Three operators of a third each: each is one call, whatever it does inside (a bias is copied before a product)."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.GELU(), torch.nn.Linear(128, 64))
+    with torch.no_grad(), record(tmp_path / "r", captures=("profile", "values"), workload=Workload(steps=3)) as rec:
+        rec.run(model, (torch.randn(16, 64),))
+    document = compare(tmp_path / "r", tmp_path / "r", tmp_path / "out", DiffSettings()).document
+    assert document.coverage.a == document.coverage.b == 1.0
+    assert document.findings == []

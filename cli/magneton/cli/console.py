@@ -38,6 +38,15 @@ def set_verbosity(count: int) -> int:
     return count
 
 
+SensorNames = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--sensor",
+        metavar="NAME",
+        help="Sensor to read, see `magneton sensors`; may be repeated (default: all there are).",
+        show_default=False,
+    ),
+]
 Verbose = Annotated[
     int,
     typer.Option(

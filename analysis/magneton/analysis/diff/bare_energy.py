@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.energy.apportion import EnergyAttribution
-from magneton.analysis.energy.attribute import GPU, attribute, best_series
+from magneton.analysis.energy.attribute import GPU, SIMULATED, attribute, best_series, is_simulated
+from magneton.analysis.energy.power import power_curve
 from magneton.analysis.energy.result import EnergyResult, Window, need_coverage
 from magneton.analysis.energy.totals import INSTANT, SensorSeries, series_of
+from magneton.schemas.errors import InsufficientPowerDataError
 
 BARE_STEP = "bare_step"
 OTHER_CAPTURE = "energy_of_another_capture"
@@ -79,65 +81,81 @@ def share_bare(
     Raises:
         InsufficientPowerDataError: the power of the bare steps is not known well enough.
     """
-    series = series_of(power.filter(pc.equal(power["device_kind"], GPU)))
-    devices = {s.device_id for s in series}
-    measured: dict[str | None, EnergyResult] = {}
-    for device in devices:
+    mine = power.filter(pc.equal(power["device_kind"], GPU))
+    series = series_of(mine)
+    measured = {}
+    for device in {s.device_id for s in series}:
         chosen = best_series([s for s in series if s.device_id == device], steps.window)
         if chosen is not None:
-            measured[device] = chosen[1]
             need_coverage(chosen[1], min_coverage, f"the bare steps of {what}")
-    flat = [_constant(s, measured[s.device_id], steps.profiled) for s in _one_each(series) if s.device_id in measured]
-    simulated = [pc.any(pc.match_substring(pc.fill_null(power["flags"], ""), "simulated")).as_py()]
-    table = pa.concat_tables([_rows(power.schema, one, any(simulated)) for one in flat])
-    found = attribute(kernels, table, steps.profiled, idle_w=idle_w)
+            measured[device] = _Bare(chosen[1], *_extremes(chosen[0], steps.window))
+    if not measured:
+        raise InsufficientPowerDataError(f"no power of a GPU covers the bare steps of {what}")
+    simulated = is_simulated(mine)
+    rows = [_constant(power.schema, device, one.mean_w, steps.profiled, simulated) for device, one in measured.items()]
+    found = attribute(kernels, pa.concat_tables(rows), steps.profiled, idle_w=idle_w)
     return {number: _as_measured(one, measured[one.device_id], steps) for number, one in found.items()}
 
 
-def _one_each(series: list[SensorSeries]) -> list[SensorSeries]:
-    return list({s.device_id: s for s in reversed(series)}.values())
+@dataclass(frozen=True)
+class _Bare:
+    """Energy of a device over the bare steps, and its least and greatest power meanwhile, W."""
+
+    energy: EnergyResult
+    least_w: float
+    most_w: float
+
+    @property
+    def mean_w(self) -> float:
+        return (self.energy.value_j or 0.0) / (self.energy.covered_s or 1.0)
 
 
-def _constant(series: SensorSeries, measured: EnergyResult, window: Window) -> tuple[SensorSeries, float, Window]:
-    watts = (measured.value_j or 0.0) / (measured.covered_s or 1.0)
-    return series, watts, window
+def _extremes(series: SensorSeries, window: Window) -> tuple[float, float]:
+    curve = power_curve(series)
+    inside = curve.known & (curve.t_ns[1:] > window.start_ns) & (curve.t_ns[:-1] < window.end_ns)
+    watts = np.concatenate([curve.first_w[inside], curve.last_w[inside]])
+    return float(watts.min(initial=np.inf)), float(watts.max(initial=0.0))
 
 
-def _rows(schema: pa.Schema, one: tuple[SensorSeries, float, Window], simulated: bool) -> pa.Table:
-    series, watts, window = one
-    times = np.linspace(window.start_ns, window.end_ns, _READINGS).astype(np.int64)
+def _constant(schema: pa.Schema, device: str | None, watts: float, window: Window, simulated: bool) -> pa.Table:
     columns = {
-        "ts_ns": pa.array(times),
+        "ts_ns": pa.array(np.linspace(window.start_ns, window.end_ns, _READINGS).astype(np.int64)),
         "value": pa.array(np.full(_READINGS, watts)),
-        "source": pa.array([series.source] * _READINGS),
-        "name": pa.array([series.name] * _READINGS),
-        "device_kind": pa.array([series.device_kind] * _READINGS),
-        "device_id": pa.array([series.device_id] * _READINGS),
+        "device_kind": pa.array([GPU] * _READINGS),
+        "device_id": pa.array([device] * _READINGS, pa.string()),
         "field": pa.array([INSTANT] * _READINGS),
-        "flags": pa.array(["simulated" if simulated else None] * _READINGS, pa.string()),
+        "flags": pa.array([SIMULATED if simulated else None] * _READINGS, pa.string()),
     }
     filled = [columns.get(f.name, pa.nulls(_READINGS, f.type)) for f in schema]
     return pa.table([c.cast(f.type) for c, f in zip(filled, schema, strict=True)], schema=schema)
 
 
-def _as_measured(one: EnergyAttribution, measured: EnergyResult, steps: BareSteps) -> EnergyAttribution:
-    """Replace the total by that of as many bare steps; kernels that would exceed it shrink in proportion."""
-    total = (measured.value_j or 0.0) / steps.n * steps.n_profiled
-    covered = (measured.covered_s or 0.0) / steps.n * steps.n_profiled
+def _as_measured(one: EnergyAttribution, bare: _Bare, steps: BareSteps) -> EnergyAttribution:
+    """Replace the total by that of as many bare steps; kernels that would exceed it shrink in proportion.
+
+    Bounds are what a kernel would have used at the least and at the greatest power that was read.
+    """
+    share = steps.n_profiled / steps.n
+    total = (bare.energy.value_j or 0.0) * share
     busy = (one.attributed_j or 0.0) + (one.unattributed_j or 0.0)
     factor = min(1.0, total / busy) if busy > 0 else 1.0
     kernels = one.kernels
-    for name in ("energy_j", "static_j", "dynamic_j", "low_j", "high_j"):
-        if kernels.schema.field(name).type == pa.float64() and kernels[name].null_count < kernels.num_rows:
-            scaled = pc.multiply(kernels[name], factor)
-            kernels = kernels.set_column(kernels.schema.get_field_index(name), name, scaled)
+    energy = kernels["energy_j"]
+    columns = {"energy_j": pc.multiply(energy, factor)}
+    columns |= {name: pc.multiply(kernels[name], factor) for name in ("static_j", "dynamic_j")}
+    if bare.mean_w > 0:
+        columns["low_j"] = pc.multiply(columns["energy_j"], min(bare.least_w / bare.mean_w, 1.0))
+        columns["high_j"] = pc.multiply(energy, max(bare.most_w / bare.mean_w, 1.0))
+    for name, column in columns.items():
+        kernels = kernels.set_column(kernels.schema.get_field_index(name), name, column)
     shrunk = replace(one, kernels=kernels)
     lost = (one.unattributed_j or 0.0) * factor
+    covered, length = (bare.energy.covered_s or 0.0) * share, steps.window.length_ns / 1e9 * share
     return replace(
         shrunk,
         total_j=total,
         unattributed_j=lost,
         idle_j=total - (shrunk.attributed_j or 0.0) - lost,
-        total=replace(measured, value_j=total, covered_s=covered, window_s=covered).with_warnings([OTHER_CAPTURE]),
+        total=replace(bare.energy, value_j=total, covered_s=covered, window_s=length).with_warnings([OTHER_CAPTURE]),
         warnings=tuple(sorted({*one.warnings, OTHER_CAPTURE})),
     )

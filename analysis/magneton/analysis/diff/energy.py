@@ -111,7 +111,7 @@ def _document(found: dict[int, EnergyAttribution], window: Window, fields: froze
         basis=devices[0].total.basis,
         simulated=any(one.simulated for one in devices),
         fields=sorted(fields),
-        window_s=window.length_ns / 1e9,
+        window_s=max((one.total.window_s or 0.0 for one in devices), default=window.length_ns / 1e9),
         covered_s=min(c for c in covered if c is not None) if None not in covered else None,
         total_j=total([one.total_j for one in devices]),
         attributed_j=total([one.attributed_j for one in devices]),

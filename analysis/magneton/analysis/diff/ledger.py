@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.diff.bare_energy import BARE_STEP
-from magneton.analysis.energy.attribute import best_series
+from magneton.analysis.energy.attribute import best_series, is_simulated
 from magneton.analysis.energy.result import Window, sum_results
 from magneton.analysis.energy.totals import SensorSeries, series_of
 from magneton.analysis.recording import Recording
@@ -47,12 +47,11 @@ def ledgers(recording: Recording, rank: int, used: Sequence[dict[str, Any]]) -> 
     by_kind: dict[str, list[SensorSeries]] = {}
     for series in series_of(power):
         by_kind.setdefault(series.device_kind or "unknown", []).append(series)
-    flags = pc.fill_null(power["flags"], "")
-    simulated = set(power.filter(pc.match_substring(flags, "simulated"))["device_kind"].to_pylist())
     found = []
     for kind in sorted(by_kind):
+        simulated = is_simulated(power.filter(pc.equal(pc.fill_null(power["device_kind"], "unknown"), kind)))
         for chosen in (bare, profiled):
-            one = _ledger(kind, by_kind[kind], chosen, kind in simulated) if chosen.num_rows else None
+            one = _ledger(kind, by_kind[kind], chosen, simulated) if chosen.num_rows else None
             if one is not None:
                 found.append(one)
                 break

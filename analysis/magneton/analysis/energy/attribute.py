@@ -58,7 +58,7 @@ def attribute(
     numbers = sorted({n for n in pc.unique(kernels["device"]).to_pylist() if n is not None})
     mine = power.filter(pc.equal(power["device_kind"], GPU)) if power.num_rows else power
     series = series_of(mine)
-    simulated = _simulated(mine)
+    simulated = is_simulated(mine)
     mapping = map_devices((s.device_id for s in series), used=numbers, explicit=devices) if series else None
     found = {}
     for number in numbers:
@@ -90,7 +90,7 @@ def best_series(
     return preferred(results) if results else None
 
 
-def _simulated(power: pa.Table) -> bool:
+def is_simulated(power: pa.Table) -> bool:
     """Whether any reading says that it was simulated."""
     if power.num_rows == 0 or "flags" not in power.column_names:
         return False

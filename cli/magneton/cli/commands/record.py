@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from magneton.cli.console import Verbose, note
+from magneton.cli.console import SensorNames, Verbose, note
 
 
 def record(
@@ -37,15 +37,7 @@ def record(
             "--stacks/--no-stacks", help="Python stacks and modules in the profile; without them it disturbs less."
         ),
     ] = True,
-    sensor: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sensor",
-            metavar="NAME",
-            help="Sensor to read, see `magneton sensors`; may be repeated (default: all there are).",
-            show_default=False,
-        ),
-    ] = None,
+    sensor: SensorNames = None,
     label: Annotated[
         str | None, typer.Option("--label", metavar="TEXT", help="What to call the run (default: the name of RUN).")
     ] = None,

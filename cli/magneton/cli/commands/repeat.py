@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from magneton.cli.console import Verbose, note
+from magneton.cli.console import SensorNames, Verbose, note
 
 
 def repeat(
@@ -44,15 +44,7 @@ def repeat(
             min=1, metavar="N", help="Copies of arguments that take turns (default: so many that no cache holds them)."
         ),
     ] = None,
-    sensor: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--sensor",
-            metavar="NAME",
-            help="Sensor to read, see `magneton sensors`; may be repeated (default: all there are).",
-            show_default=False,
-        ),
-    ] = None,
+    sensor: SensorNames = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the JSON document to a file too.")
     ] = None,
