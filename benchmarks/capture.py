@@ -94,7 +94,6 @@ class Captured:
     ops: pa.Table
     tensors: pa.Table
     uses: pa.Table
-    modules: pa.Table | None
     second: pa.Table | None
     side: Side
     seconds: float
@@ -147,7 +146,7 @@ def capture(factory: Factory) -> Captured:
     if second is not None:
         known.append(_known(factory, True, flow, first.uses))
     side = Side(flow, dict(heard), known, _times(factory, flow))
-    return Captured(first.ops, first.tensors, first.uses, first.modules, second, side, seconds)
+    return Captured(first.ops, first.tensors, first.uses, second, side, seconds)
 
 
 def _recorded(program: Program, inputs: Sequence[Any], run: Callable[[], Any]) -> ValuesCapture:

@@ -84,7 +84,7 @@ def methods(tolerances: Sequence[float], everything: bool) -> list[Method]:
 
 def graph_of(side: Captured) -> ValueGraph:
     """The matcher's view of a side, from its tables alone."""
-    return from_tables(side.ops, side.tensors, side.uses, side.second, side.modules)
+    return from_tables(side.ops, side.tensors, side.uses, side.second)
 
 
 def apply(name: str, a: Captured, b: Captured, truth: Truth, method: Method) -> Result:

@@ -117,7 +117,12 @@ def _candidates(truth: Truth, side: int, graph: ValueGraph) -> list[_Candidate]:
             "real" if dtype.startswith(("float", "bfloat")) else "complex" if dtype.startswith("complex") else "whole"
         )
         found.append(_Candidate(group, seen, ids, constant, kind))
-    return sorted(found, key=lambda c: (graph.defined(c.group), c.group))
+    return sorted(found, key=lambda c: (_defined(graph, c.group), c.group))
+
+
+def _defined(graph: ValueGraph, group: int) -> int:
+    makers = [graph.producers[value] for value in graph.members[group]]
+    return min(numbers[0] if numbers else -1 for numbers in makers)
 
 
 def _classes(truth: Truth, found: list[list[_Candidate]]) -> list[ValueClass]:

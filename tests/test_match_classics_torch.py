@@ -43,9 +43,7 @@ def record(program: Program, second: bool = True, x: Any = X, x2: Any = X2) -> V
 
 
 def matched(a: ValuesCapture, b: ValuesCapture) -> ValueMatch:
-    graphs = [
-        from_tables(c.ops, c.tensors, c.uses, None if c.second is None else c.second.tensors, c.modules) for c in (a, b)
-    ]
+    graphs = [from_tables(c.ops, c.tensors, c.uses, None if c.second is None else c.second.tensors) for c in (a, b)]
     return match_values(*graphs)
 
 

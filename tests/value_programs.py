@@ -126,11 +126,9 @@ class Program:
                 name=name,
                 reads=list(reads),
                 writes=[target],
-                view="view" in words,
                 move="move" in words or "view" in words,
                 copy="copy" in words,
                 constant=constant,
-                backward=False,
             )
         )
         return target

@@ -57,7 +57,6 @@ def load_values(recording: Recording, rank: int) -> ValueSide | None:
         _of(recording.table("tensors"), first),
         _of(recording.table("uses"), first),
         _of(recording.table("tensors"), second) if second else None,
-        recording.table("modules"),
     )
     rows = sorted(ops.select(["op_id", "name", "input_dims"]).to_pylist(), key=lambda r: r["op_id"])
     return ValueSide(recording, rank, graph, rows)

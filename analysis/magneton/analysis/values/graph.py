@@ -25,12 +25,9 @@ class Operator:
     name: str
     reads: list[int]
     writes: list[int]
-    view: bool
     move: bool
     copy: bool
     constant: bool
-    backward: bool
-    module: str | None = None
 
 
 @dataclass
@@ -95,19 +92,8 @@ class ValueGraph:
                     found[value] = pure
         return found
 
-    def defined(self, group: int) -> int:
-        """Return the number of the operator that first defines a group; -1 for inputs and parameters."""
-        first = len(self.operators)
-        for value in self.members[group]:
-            if not self.producers[value]:
-                return -1
-            first = min(first, *self.producers[value])
-        return first
 
-
-def from_tables(
-    ops: pa.Table, tensors: pa.Table, uses: pa.Table, second: pa.Table | None = None, modules: pa.Table | None = None
-) -> ValueGraph:
+def from_tables(ops: pa.Table, tensors: pa.Table, uses: pa.Table, second: pa.Table | None = None) -> ValueGraph:
     """Build the graph of one capture from its rows of ``ops``, ``tensors`` and ``uses``.
 
     Args:
@@ -115,17 +101,15 @@ def from_tables(
         tensors: values with fingerprints.
         uses: edges.
         second: values of the same program on a second input; used only if it defines the same values.
-        modules: rows of ``modules``, for module paths.
     """
-    paths = {} if modules is None else {m["module_id"]: m["path"] for m in modules.select(_PATHS).to_pylist()}
     values = read_values(tensors)
     order = np.argsort(ops.column("op_id").to_numpy(), kind="stable")
     op_ids = ops.column("op_id").to_numpy()[order]
     reads, writes = _edges(uses, op_ids, values.tensor_id)
-    columns = [ops.column(c).take(pa.array(order)).to_pylist() for c in ("name", "flags", "module_id")]
+    columns = [ops.column(c).take(pa.array(order)).to_pylist() for c in ("name", "flags")]
     operators = [
-        Operator(op_id, name, read, written, *_flags(flags), paths.get(module))
-        for op_id, read, written, name, flags, module in zip(op_ids.tolist(), reads, writes, *columns, strict=True)
+        Operator(op_id, name, read, written, *_flags(flags))
+        for op_id, read, written, name, flags in zip(op_ids.tolist(), reads, writes, *columns, strict=True)
     ]
     graph = ValueGraph(operators, values)
     if second is not None:
@@ -133,9 +117,6 @@ def from_tables(
         graph.second = again if values.alike(again) else None
     graph.finish()
     return graph
-
-
-_PATHS = ["module_id", "path"]
 
 
 def _edges(uses: pa.Table, op_ids: Ints, tensor_ids: Ints) -> tuple[list[list[int]], list[list[int]]]:
@@ -158,13 +139,7 @@ def _edges(uses: pa.Table, op_ids: Ints, tensor_ids: Ints) -> tuple[list[list[in
 
 
 @lru_cache(maxsize=1024)
-def _flags(text: str | None) -> tuple[bool, bool, bool, bool, bool]:
-    """Return view, move, copy, constant and backward of the flags of an operator."""
+def _flags(text: str | None) -> tuple[bool, bool, bool]:
+    """Return move, copy and constant of the flags of an operator."""
     flags = set((text or "").split())
-    return (
-        "view" in flags,
-        bool(flags & {"move", "view", "assemble"}),
-        "copy" in flags,
-        "constant" in flags,
-        "backward" in flags,
-    )
+    return bool(flags & {"move", "view", "assemble"}), "copy" in flags, "constant" in flags
