@@ -9,11 +9,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from benchmarks.energy import cases
+from benchmarks.energy.bound import bound
 from benchmarks.energy.powers import BOARDS
 from benchmarks.energy.simulate import SENSORS, Repeated, Sensor, generated, model_of, read_sensor
 
 from magneton.analysis.energy.attribute import attribute
 from magneton.analysis.energy.disaggregate import Disaggregation, disaggregate
+from magneton.analysis.energy.fit import _correlated
 from magneton.analysis.energy.result import Window
 from magneton.analysis.energy.sensor import Updates, lock
 
@@ -78,33 +80,72 @@ def test_two_readings_say_nothing() -> None:
     assert disaggregate(few, device, (1.5, 11.5), model_of(V100)) is None
 
 
-def test_decode_on_a_slow_sensor_is_refused_but_its_total_is_known() -> None:
+def test_little_is_told_apart_of_decode_on_a_slow_sensor_but_its_total_is_known() -> None:
     sensor = SENSORS["A100 instant"]
     device, updates = simulated(4, sensor, span=0.0107)
     found = disaggregate(updates, device, (1.5, 11.5), model_of(sensor), iterations_s=device.iterations_s)
     assert found is not None
-    assert not [g for g in found.identified if len(g.classes) < len(KINDS)]
-    total = device.truth(1.5, 11.5)[2]
+    by_class, _, total = device.truth(1.5, 11.5)
+    assert sum(len(g.classes) == 1 for g in found.identified) <= 2
+    for group in found.identified:
+        truth = sum(by_class[device.classes.index(c)] for c in group.classes)
+        assert abs(group.energy_j - truth) <= group.high_j - group.low_j
     assert found.total_low_j <= total <= found.total_high_j and (found.total_high_j - found.total_low_j) < 0.05 * total
 
 
 @pytest.mark.parametrize("setting", cases.controls(), ids=lambda s: s.name)
 def test_controls_are_refused(setting: cases.Setting) -> None:
     found = cases.identification(replace(setting, length_s=12.0), [11])
-    assert found.identified == 0.0 and not found.wrong
+    assert [o.identified for o in found] == [0.0]
+
+
+@pytest.mark.parametrize("setting", cases.hard(), ids=lambda s: s.name)
+def test_what_is_told_apart_of_fast_loops_is_right(setting: cases.Setting) -> None:
+    found = cases.summary(setting.name, cases.identification(setting, [11]))
+    assert not found.wrong and found.total_p90 < 2.0
+
+
+def test_a_narrower_limit_gives_coarser_groups() -> None:
+    device, updates = simulated(2, span=0.02)
+    usual, strict = run(device, updates), run(device, updates, within=0.015)
+    assert len(strict.groups) < len(usual.groups)
+    assert all(g.high_j - g.energy_j <= 0.015 * g.energy_j for g in strict.identified)
+    assert math.fsum(g.energy_j for g in strict.groups) == pytest.approx(math.fsum(g.energy_j for g in usual.groups))
+
+
+def test_correlated_readings_count_for_fewer_where_the_power_is_slow_and_for_more_where_it_alternates() -> None:
+    rho, count = 0.5, 4000
+    x = np.stack([np.ones(count), np.tile([1.0, -1.0], count // 2)], axis=1)
+    # A prior so wide that the readings alone decide: x'x = count.
+    cov = np.diag([1 / count, 1 / count])
+    found = _correlated(cov, x, np.ones(count), np.full(2, 1e4), rho)
+    assert found[0, 0] * count == pytest.approx((1 + rho) / (1 - rho), rel=0.01)
+    assert found[1, 1] * count == pytest.approx((1 - rho) / (1 + rho), rel=0.01)
+    assert _correlated(cov, x, np.ones(count), np.full(2, 1e4), 0.0) is cov
 
 
 @pytest.mark.slow
 def test_intervals_cover_and_nothing_is_wrongly_identified() -> None:
     seeds = range(30)
     rows = [
-        cases.identification(cases.Setting("V100", "V100", 10.0, cases.make(0.16)), seeds),
-        cases.identification(cases.Setting("A100", "A100 instant", 30.0, cases.make(0.3)), seeds),
+        cases.summary(s.name, cases.identification(s, seeds))
+        for s in (
+            cases.Setting("V100", "V100", 10.0, cases.make(0.16)),
+            cases.Setting("A100", "A100 instant", 30.0, cases.make(0.3)),
+        )
     ]
     for row in rows:
         assert row.identified >= 50 and row.p90 is not None and row.p90 <= 5
         assert row.coverage is not None and row.coverage >= 92
         assert row.wrong is not None and row.wrong <= 1
+
+
+@pytest.mark.slow
+def test_no_estimate_is_closer_than_the_bound() -> None:
+    setting = cases.Setting("A100", "A100 instant", 20.0, cases.make(0.3))
+    best = bound(setting, range(12))
+    row = cases.summary(setting.name, cases.identification(setting, range(12)))
+    assert row.p90 is not None and best.p90 <= 1.2 * row.p90 and best.single >= row.single - 5
 
 
 @pytest.mark.slow

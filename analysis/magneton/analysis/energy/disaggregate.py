@@ -1,8 +1,8 @@
 """Energy per class of kernels from a sensor that never saw one alone: least squares, and refusal where it cannot know.
 
 A class counts as identified only if the 95 % half-width of its energy is within 10 %, its busy fraction varied between readings,
-the readings fit the sensor's model (chi-square, and no other window explains them better), the lag is not ambiguous and the
-updates fell on enough different places of an iteration. Classes that fail are merged with the one that helps most, until
+the readings fit the sensor's model (chi-square, and no other window explains them better), the lag is known and not ambiguous,
+and the updates fell on enough different places of an iteration. Classes that fail are merged with the one that helps most, until
 the group passes; the groups are named, never split by guess. What is left is ``not_identifiable``.
 """
 
@@ -18,6 +18,7 @@ from magneton.analysis.energy.student import chi2_above, t_quantile
 from magneton.analysis.energy.timeline import Activity, Array, between
 
 MAX_HALF_WIDTH = 0.10
+# Reach of a class's busy fraction over the readings, from the 5th to the 95th of a hundred.
 MIN_SPREAD = 0.05
 # Residuals this unlikely under the model mean that the model is wrong.
 MIN_CHI2_P = 1e-4
@@ -29,6 +30,8 @@ BETTER_WINDOW = 6.0
 MAX_PHASE_GAP = 0.25
 MAX_OUTSIDE_LATTICE = 0.15
 MAX_TIMING_SHARE = 0.25
+# What the lag leaves open, of what a reading averages over.
+MAX_LAG_SHARE = 0.03
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,7 @@ def disaggregate(
     idle_w: tuple[float, float] | None = None,
     total_j: tuple[float, float] | None = None,
     iterations_s: Array | None = None,
+    within: float = MAX_HALF_WIDTH,
 ) -> Disaggregation | None:
     """Return the energy of a window by class of kernels.
 
@@ -121,6 +125,7 @@ def disaggregate(
         idle_w: power at rest and its standard deviation, W, in the sensor's scale, where known.
         total_j: energy of the window and its standard deviation, J, from a better source (a counter), where there is one.
         iterations_s: starts of the iterations, where known, to see whether the updates follow their beat.
+        within: widest 95 % half-width of an identified class or group, relative. Narrower asks for coarser groups.
 
     Returns:
         The energies; NULL with fewer than three usable readings.
@@ -135,7 +140,7 @@ def disaggregate(
     refusals = _refusals(use, fit, activity, model, iterations_s, idle_w)
     quantile = t_quantile(0.05, max(fit.free, 2.0))
     fractions = busy_fractions(activity, use.t_s, model.response, fit.lag_s)
-    groups = _merge(energies, fractions, activity.classes, model, refusals, quantile)
+    groups = _merge(energies, fractions, activity.classes, model, refusals, quantile, within)
     count = len(activity.classes)
     total = float(energies.mean.sum())
     total_sd = float(np.sqrt(max(energies.cov.sum(), 0.0)))
@@ -231,6 +236,8 @@ def _refusals(
         reasons.append(f"another window explains the readings better: {other.kind} of {other.scale_s * 1e3:.0f} ms")
     if fit.lag_modes > 1:
         reasons.append(f"the lag is ambiguous: {fit.lag_modes} values explain the readings")
+    if fit.lag_sd_s > MAX_LAG_SHARE * model.response.scale_s:
+        reasons.append(f"the readings do not tell the lag: it is known to {fit.lag_sd_s * 1e3:.1f} ms")
     if updates.locked and updates.outside > MAX_OUTSIDE_LATTICE:
         reasons.append(
             f"{updates.outside:.0%} of the updates do not keep to one period: their time stamps are not reliable"
@@ -282,6 +289,12 @@ def _phase_gap(at_s: Array, iterations_s: Array, response: Response) -> float:
     return float(gaps.max()) - response.scale_s / float(np.median(length))
 
 
+def _spread(fraction: Array) -> float:
+    """Return how far a busy fraction reaches over the readings, from the 5th to the 95th of a hundred."""
+    low, high = np.percentile(fraction, (5.0, 95.0))
+    return float(high - low)
+
+
 def _merge(
     energies: _Energies,
     fractions: Array,
@@ -289,6 +302,7 @@ def _merge(
     model: SensorModel,
     refusals: tuple[str, ...],
     quantile: float,
+    within: float,
 ) -> list[GroupEnergy]:
     """Merge classes until each group passes, the worst first and with the partner that leaves the narrowest interval."""
     count = len(classes)
@@ -301,7 +315,7 @@ def _merge(
 
     while len(members) > 1 and not refusals:
         widths = [width(m, cov[i, i], t) for i, (m, t) in enumerate(zip(mean, time, strict=True))]
-        bad = [i for i in range(len(members)) if widths[i] > MAX_HALF_WIDTH or busy[i].std() < MIN_SPREAD]
+        bad = [i for i in range(len(members)) if widths[i] > within or _spread(busy[i]) < MIN_SPREAD]
         if not bad:
             break
         # Smallest first: a small class finds its place in a group before large ones are drawn into it.
@@ -316,7 +330,7 @@ def _merge(
         if others:
             j = min(others, key=lambda k: float(after[k]))
         else:
-            kept = [k for k in range(len(members)) if k != i and after[k] <= MAX_HALF_WIDTH]
+            kept = [k for k in range(len(members)) if k != i and after[k] <= within]
             j = min(kept, key=lambda k: float(mean[k])) if kept else int(np.argmin(after))
         members[j] += members[i]
         mean[j] += mean[i]
@@ -333,10 +347,10 @@ def _merge(
         half = _half(value, float(np.sqrt(max(cov[i, i], 0.0))), float(time[i]), model, quantile)
         share = half / max(value, 1e-12)
         reasons = list(refusals)
-        if share > MAX_HALF_WIDTH:
-            reasons.append(f"its interval is {share:.0%} wide to either side, and {MAX_HALF_WIDTH:.0%} is allowed")
-        if busy[i].std() < MIN_SPREAD and len(members) > 1:
-            reasons.append(f"its busy fraction hardly varies between readings (spread {busy[i].std():.3f})")
+        if share > within:
+            reasons.append(f"its interval is {share:.0%} wide to either side, and {within:.0%} is allowed")
+        if _spread(busy[i]) < MIN_SPREAD and len(members) > 1:
+            reasons.append(f"its busy fraction hardly varies between readings (spread {_spread(busy[i]):.3f})")
         static = float(energies.static[group].sum())
         result.append(
             GroupEnergy(

@@ -28,6 +28,7 @@ _LAG_STEP_S = 0.0005
 _LAG_STEPS = (13, 61)
 _LAG_REACH = 3.0
 _LAG_CLOSE = 17
+_NO_WEIGHT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -168,17 +169,16 @@ def _fit(
     posts = [_nonnegative(p, x, y, var, mean, sd, sets[0].shape[1] + 1) for p, x in zip(posts, designs, strict=True)]
     # Readings that saw the same call share what was particular about it.
     correlation = _correlation((y - designs[best] @ posts[best].mean) / np.sqrt(var))
-    inflate = (1 + correlation) / (1 - correlation)
     weight = np.array([p.log_evidence for p in posts]) + log_prior
     weight = np.exp(weight - weight.max())
     modes = _modes(weight.reshape(len(responses), len(grid)).sum(axis=0))
     weight /= weight.sum()
     center = sum((w * p.mean for w, p in zip(weight, posts, strict=True)), np.zeros_like(mean))
     cov = np.zeros((len(mean), len(mean)))
-    for w, p in zip(weight, posts, strict=True):
-        off = p.mean - center
-        # What the prior alone leaves open is not inflated beyond it.
-        cov += w * (_inflated(p.cov, sd, inflate) + np.outer(off, off))
+    for w, p, x in zip(weight, posts, designs, strict=True):
+        if w > _NO_WEIGHT:
+            off = p.mean - center
+            cov += w * (_correlated(p.cov, x, var, sd, correlation) + np.outer(off, off))
     lag = float(weight @ lags)
     inside = np.diag(sum((w * p.cov for w, p in zip(weight, posts, strict=True)), np.zeros_like(cov)))
     return Fit(
@@ -208,13 +208,27 @@ def _correlation(residual: Array) -> float:
     return float(np.clip(centered[1:] @ centered[:-1] / power, 0.0, 0.9)) if power > 0 else 0.0
 
 
-def _inflated(cov: Array, sd: Array, factor: float) -> Array:
-    """Return the covariance as if there were ``factor`` times fewer readings, the prior unchanged."""
-    if factor <= 1.0:
+def _correlated(cov: Array, x: Array, var: Array, sd: Array, correlation: float) -> Array:
+    """Return the covariance where neighbouring errors are correlated, the prior unchanged.
+
+    The estimate remains the one that takes errors as independent; its covariance is ``A^-1 (Z' R Z + 1) A^-1`` in units of the
+    prior, with ``R`` the correlation of an autoregressive process of first order over the readings: what varies slowly is known
+    less well than independent errors say, and what alternates from reading to reading better.
+    """
+    if correlation <= 0.0:
         return cov
-    precision = np.linalg.inv(cov / np.outer(sd, sd))
-    weaker = (precision - np.eye(len(sd))) / factor + np.eye(len(sd))
-    found: Array = np.linalg.inv(weaker) * np.outer(sd, sd)
+    z = x * sd / np.sqrt(var)[:, None]
+    inside = cov / np.outer(sd, sd)
+    found: Array = (inside @ (z.T @ _smeared(z, correlation) + np.eye(len(sd))) @ inside) * np.outer(sd, sd)
+    return found
+
+
+def _smeared(z: Array, correlation: float) -> Array:
+    """Return ``R z`` with ``R[k, l] = correlation ** |k - l|``, neighbours below a thousandth left out."""
+    found = z.copy()
+    for gap in range(1, min(int(np.ceil(np.log(1e-3) / np.log(correlation))) + 1, len(z))):
+        found[gap:] += correlation**gap * z[:-gap]
+        found[:-gap] += correlation**gap * z[gap:]
     return found
 
 
