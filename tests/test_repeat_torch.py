@@ -9,13 +9,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install 'magneton[torch]')")
 
-from magneton.collectors.copies import cache_bytes, copy_call, copy_tensor, rotate  # noqa: E402
+from magneton.collectors.copies import copy_call, copy_tensor, rotate  # noqa: E402
 from magneton.collectors.repeat import (  # noqa: E402
     NotRepeatableError,
     check_repeatable,
     repeat_in_place,
     replay,
 )
+from magneton.collectors.replays import host_cache_bytes  # noqa: E402
 from magneton.schemas.errors import UsageError  # noqa: E402
 
 aten = torch.ops.aten
@@ -75,8 +76,8 @@ def test_there_are_enough_copies_that_no_cache_holds_them(monkeypatch, tmp_path)
     for index, size in enumerate(("48K", "2048K", "1M")):
         (tmp_path / f"index{index}").mkdir()
         (tmp_path / f"index{index}" / "size").write_text(size + "\n")
-    assert cache_bytes(torch.device("cpu"), tmp_path) == 2 << 20
-    assert cache_bytes(torch.device("cpu"), tmp_path / "none") is None
+    assert host_cache_bytes(tmp_path) == 2 << 20
+    assert host_cache_bytes(tmp_path / "none") is None
     monkeypatch.setattr("magneton.collectors.copies.cache_bytes", lambda device: 1 << 20)
     turns = rotate((torch.randn(1 << 16),), {})
     assert turns.bytes_each == 1 << 18 and turns.cold

@@ -19,7 +19,7 @@ import torch
 from magneton.analysis.energy.result import Window
 from magneton.analysis.energy.significance import compare_interleaved, run_order
 from magneton.analysis.energy.totals import SensorSeries, series_energy, series_of
-from magneton.collectors.repeat import RepeatWindow, fill_window
+from magneton.collectors.replays import RepeatWindow, fill_window
 from magneton.collectors.sensors import Sampled, sample
 from magneton.schemas.parquet import read_table
 

@@ -19,7 +19,7 @@ from magneton.analysis.energy.totals import AVERAGE, AVERAGE_WINDOW_S, PLAIN, PR
 from magneton.analysis.recording import Recording
 from magneton.collectors.attach.order import Answer, Region, RegionRepeats, RepeatOrder
 from magneton.collectors.attach.repeat_launch import check_sensors, repeat_command
-from magneton.collectors.copies import NotRepeatableError
+from magneton.collectors.replays import NotRepeatableError
 from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
 from magneton.flows.normalize import normalize

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
+from magneton.collectors.replays import NotRepeatableError, host_cache_bytes, host_free_bytes, turns_for
 from magneton.collectors.torch_profile import import_torch
-from magneton.schemas.errors import MagnetonError
 
 # A copy begins at the same place within this many bytes as its original: kernels are chosen by alignment.
 _ALIGNMENT = 256
-# Copies take turns; together they are this many times as large as the cache.
-_TIMES_CACHE = 2
-_MAX_COPIES = 256
-_MEMORY_SHARE = 0.25
-_CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
-_SIZE = re.compile(r"(\d+)([KMG]?)")
-
-
-class NotRepeatableError(MagnetonError):
-    """A call cannot be made again without doing something else than it did."""
 
 
 @dataclass(frozen=True)
@@ -43,29 +30,18 @@ class Rotation:
     cold: bool
 
 
-def cache_bytes(device: Any, caches: Path = _CPU_CACHES) -> int | None:
+def cache_bytes(device: Any) -> int | None:
     """Return the size of a device's largest cache, bytes; NULL where it is not known."""
     torch = import_torch()
     if device.type == "cuda":
         size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
         return int(size) if size else None
-    sizes = []
-    for file in sorted(caches.glob("index*/size")) if device.type == "cpu" else ():
-        found = _SIZE.fullmatch(file.read_text().strip())
-        if found:
-            sizes.append(int(found.group(1)) << {"": 0, "K": 10, "M": 20, "G": 30}[found.group(2)])
-    return max(sizes, default=None)
+    return host_cache_bytes() if device.type == "cpu" else None
 
 
 def _free_bytes(device: Any) -> int:
     torch = import_torch()
-    if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 1 << 30
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable")), 1 << 30)
+    return int(torch.cuda.mem_get_info(device)[0]) if device.type == "cuda" else host_free_bytes()
 
 
 def copy_tensor(tensor: Any) -> Any:
@@ -147,11 +123,6 @@ def rotate(args: Sequence[Any], kwargs: Mapping[str, Any], *, copies: int | None
         return Rotation(((tuple(args), dict(kwargs)),), 0, None, True)
     device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
     cache = cache_bytes(device)
-    room = int(_free_bytes(device) * _MEMORY_SHARE // size)
-    if room < 1:
-        raise NotRepeatableError(f"there is no room for a copy of {size} bytes of arguments")
-    wanted = _MAX_COPIES if cache is None else math.ceil(_TIMES_CACHE * cache / size) + 1
-    count = max(copies if copies is not None else min(wanted, room, _MAX_COPIES), 1)
+    count, cold = turns_for(size, cache, _free_bytes(device), copies)
     calls = tuple(copy_call(args, kwargs) for _ in range(count))
-    # The set used next was used (count - 1) sets ago.
-    return Rotation(calls, size, cache, cache is not None and (count - 1) * size >= cache)
+    return Rotation(calls, size, cache, cold)

@@ -15,9 +15,11 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
-from magneton.collectors.copies import NotRepeatableError, Rotation, copy_call, rotate, tensors_of
+from magneton.collectors.copies import Rotation, copy_call, rotate, tensors_of
+from magneton.collectors.replays import NotRepeatableError, Replay, RepeatWindow, check_replay, replay_in_turns
 from magneton.collectors.torch_profile import import_torch
 from magneton.schemas.errors import UsageError
 
@@ -27,56 +29,12 @@ __all__ = [
     "Repetition",
     "Replay",
     "check_repeatable",
-    "fill_window",
     "in_place_mode",
     "repeat_in_place",
     "replay",
 ]
 
 _COMMUNICATION = frozenset({"c10d", "_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "symm_mem"})
-# The device is waited for this often in a window, so that what waits for it in its queue stays short.
-_BATCHES = 20
-
-
-@dataclass(frozen=True)
-class RepeatWindow:
-    """A stretch of time with nothing else on the device: start and end (CLOCK_MONOTONIC, ns), and what ran in it.
-
-    Attributes:
-        start_ns: when it began, the device idle.
-        end_ns: when the device had finished.
-        calls: iterations of the program, or calls of the operation in a replay.
-        times: how often the operation ran in each iteration.
-    """
-
-    start_ns: int
-    end_ns: int
-    calls: int
-    times: int = 1
-
-    @property
-    def duration_s(self) -> float:
-        """Length, s."""
-        return (self.end_ns - self.start_ns) / 1e9
-
-
-@dataclass
-class Replay:
-    """An operation replayed alone.
-
-    Attributes:
-        operator: its name.
-        windows: one per round.
-        copies: sets of arguments that took turns.
-        bytes_each: bytes of the tensors of one.
-        cold: each call found its arguments driven out of the cache; without it caches flatter the result.
-    """
-
-    operator: str
-    windows: list[RepeatWindow] = field(default_factory=list)
-    copies: int = 1
-    bytes_each: int = 0
-    cold: bool = False
 
 
 @dataclass
@@ -233,34 +191,6 @@ def _device_of(*values: Any) -> Any:
     return next((d for d in found if d.type != "cpu"), found[0] if found else default)
 
 
-def fill_window(call: Callable[[], Any], seconds: float, synchronize: Callable[[], Any]) -> RepeatWindow:
-    """Call again and again until ``seconds`` are over, with the device idle before and after.
-
-    Calls are made in batches, each about a twentieth of the window, and the device is waited for after each.
-
-    Args:
-        call: what to run; it is run twice before the window begins.
-        seconds: length of the window; it holds at least one call.
-        synchronize: waits until the device has finished.
-    """
-    for _ in range(2):
-        call()
-    synchronize()
-    start = last = time.monotonic_ns()
-    end = start + round(seconds * 1e9)
-    calls, batch, wanted = 0, 1, seconds * 1e9 / _BATCHES
-    while last < end:
-        for _ in range(batch):
-            call()
-        synchronize()
-        now = time.monotonic_ns()
-        calls += batch
-        # At most doubled: one call that took a moment longer says little of the next.
-        batch = max(1, min(2 * batch, round(batch * wanted / max(now - last, 1))))
-        last = now
-    return RepeatWindow(start, last, calls)
-
-
 def replay(
     function: Any,
     args: Sequence[Any] = (),
@@ -289,28 +219,23 @@ def replay(
         NotRepeatableError: the call has side effects, or its arguments cannot be copied.
         UsageError: a time or number that is not above 0.
     """
-    if not seconds > 0 or rounds < 1:
-        raise UsageError(f"cannot replay {rounds} times for {seconds} s", remedy="give both above 0")
+    check_replay(seconds, rounds)
     if check:
         check_repeatable(function, args, kwargs)
     torch = import_torch()
     turns = rotate(args, kwargs or {}, copies=copies)
     device = _device_of(args, kwargs)
-    done = Replay(operator_name(function), [], len(turns.calls), turns.bytes_each, turns.cold)
-    outputs: deque[Any] = deque(maxlen=len(turns.calls))
-
-    sets, count, made = turns.calls, len(turns.calls), 0
-
-    def call() -> None:
-        nonlocal made
-        call_args, call_kwargs = sets[made % count]
-        outputs.append(function(*call_args, **call_kwargs))
-        made += 1
-
+    calls = [partial(function, *call_args, **call_kwargs) for call_args, call_kwargs in turns.calls]
     with torch.no_grad():
-        for _ in range(rounds):
-            done.windows.append(fill_window(call, seconds, lambda: _synchronize(device)))
-    return done
+        return replay_in_turns(
+            operator_name(function),
+            calls,
+            seconds=seconds,
+            rounds=rounds,
+            synchronize=lambda _outputs: _synchronize(device),
+            bytes_each=turns.bytes_each,
+            cold=turns.cold,
+        )
 
 
 def repeat_in_place(
