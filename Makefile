@@ -42,6 +42,10 @@ test-slow: $(VENV)/.dev ## Run the slow tests
 test-torch: $(VENV)-torch/.ready ## Run the tests that need PyTorch, in an environment of their own (.venv-torch)
 	@$(VENV)-torch/bin/python -m pytest -m "not slow" $(TEST_ARGS) $(wildcard tests/test_*_torch.py)
 
+.PHONY: test-systems
+test-systems: $(VENV)-systems/.ready ## Run the tests that need JAX, ONNX Runtime or TensorFlow, in an environment of their own (.venv-systems)
+	@$(VENV)-systems/bin/python -m pytest -m "not slow" $(TEST_ARGS) $(wildcard tests/test_*_systems.py)
+
 .PHONY: lint
 lint: $(VENV)/.dev ## Check format, style, types and which stage imports which
 	@$(BIN)/ruff format --check .
@@ -81,6 +85,14 @@ $(VENV)/.core: pyproject.toml
 	@touch $@
 
 # PyTorch stays out of .venv: the core must work without it, and nothing shows that better than its absence.
+$(VENV)-systems/.ready: pyproject.toml
+	@echo "Preparing $(VENV)-systems ..." >&2
+	@test -x $(VENV)-systems/bin/python || $(PYTHON) -m venv $(VENV)-systems
+	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2 onnx==1.23.2 onnxruntime==1.32.0 tensorflow-cpu==2.21.0
+	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
 $(VENV)-torch/.ready: pyproject.toml
 	@echo "Preparing $(VENV)-torch ..." >&2
 	@test -x $(VENV)-torch/bin/python || $(PYTHON) -m venv $(VENV)-torch
