@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from magneton.analysis.energy.alone import energies_alone, time_alone
 from magneton.analysis.energy.basis import GROSS
 from magneton.analysis.energy.in_place import DeviceRepeat, RepeatedWindow, energies_of, time_of
 from magneton.analysis.energy.regions import find_regions, times_for
@@ -54,6 +55,7 @@ class RepeatSettings:
         window_s: least length of a window, s; None: from the sensor.
         rounds: pairs of windows.
         copies: sets of arguments that take turns; None: so many that none is still in a cache.
+        alone: replay a region by itself, on the inputs it had in a step, instead of repeating it in place.
         warmup_steps: steps before the first that is repeated.
         sensors: sensors to read; None: all there are.
         output_to_stderr: send what the command writes to stdout to stderr.
@@ -64,6 +66,7 @@ class RepeatSettings:
     window_s: float | None = None
     rounds: int = 3
     copies: int | None = None
+    alone: bool = False
     warmup_steps: int = 2
     sensors: Sequence[str] | None = None
     output_to_stderr: bool = False
@@ -98,6 +101,8 @@ def repeat_program(
     """
     if not command:
         raise UsageError("there is no command to run", remedy="give one after --")
+    if settings.alone and settings.times is not None:
+        raise UsageError("a region that runs alone is not repeated in place", remedy="leave out --times or --alone")
     check_sensors(settings.sensors)
     if out is not None:
         _check_output(out, overwrite=overwrite)
@@ -113,9 +118,11 @@ def repeat_program(
             settings.window_s or window_for(period_s, reach_s),
             settings.rounds,
             settings.copies,
+            settings.alone,
         )
         for region in plan.regions:
-            settings.report(f"{region.name}: r = {region.times}, {2 * plan.rounds} windows of {plan.window_s:g} s each")
+            how = f"alone, {plan.rounds}" if plan.alone else f"r = {region.times}, {2 * plan.rounds}"
+            settings.report(f"{region.name}: {how} windows of {plan.window_s:g} s each")
         done = repeat_command(
             command,
             plan,
@@ -182,9 +189,10 @@ def window_for(period_s: float | None, reach_s: float) -> float:
 
 def _document(answer: Answer, power: pa.Table | None, plan: RepeatOrder, why: Sequence[str]) -> dict[str, Any]:
     reasons = {region.name: reason for region, reason in zip(plan.regions, why, strict=True)}
-    regions = [_region(repeats, power, reasons[repeats.region.name]) for repeats in answer.repeats]
+    regions = [_region(repeats, power, reasons[repeats.region.name], alone=plan.alone) for repeats in answer.repeats]
     return {
         "format": "magneton-repeats",
+        "method": "alone" if plan.alone else "in_place",
         "steps": answer.steps,
         "step_kind": answer.step_kind,
         "window_s": plan.window_s,
@@ -197,14 +205,14 @@ def _document(answer: Answer, power: pa.Table | None, plan: RepeatOrder, why: Se
     }
 
 
-def _region(repeats: RegionRepeats, power: pa.Table | None, why: str) -> dict[str, Any]:
+def _region(repeats: RegionRepeats, power: pa.Table | None, why: str, *, alone: bool) -> dict[str, Any]:
     windows = [RepeatedWindow(w.start_ns, w.end_ns, w.steps, w.times) for w in repeats.windows]
     calls = sum(repeats.repeated.values())
     found: dict[str, Any] = {
         "name": repeats.region.name,
         "kind": "module" if repeats.region.module else "operator",
-        "times": repeats.region.times,
-        "times_because": why,
+        "times": 1 if alone else repeats.region.times,
+        "times_because": "it runs alone" if alone else why,
         "calls_per_step": calls,
         "repeated": repeats.repeated,
         "not_repeated": repeats.refused,
@@ -218,7 +226,10 @@ def _region(repeats: RegionRepeats, power: pa.Table | None, why: str) -> dict[st
         if repeats.reason is not None:
             # That a call cannot be repeated, and that there was no time to, are different things.
             raise (InsufficientRepeatsError if not repeats.tried else NotRepeatableError)(repeats.reason)
-        time, energies = time_of(windows), energies_of(windows, power)
+        if alone:
+            time, energies = time_alone(windows), energies_alone(windows, power)
+        else:
+            time, energies = time_of(windows), energies_of(windows, power)
     except MagnetonError as refusal:
         found["refusal"] = _refusal(refusal)
         return found

@@ -320,6 +320,31 @@ class _Chosen:
     turns: Rotation
     outputs: deque[Any]
 
+    def call(self, turn: int) -> Any:
+        """Call it once, on the arguments whose turn it is."""
+        args, kwargs = self.turns.calls[turn % len(self.turns.calls)]
+        return self.operator(*args, **kwargs)
+
+
+def _replay_calls(chosen: Sequence[_Chosen], *, seconds: float, rounds: int) -> Replay:
+    """Run calls one after the other, alone, again and again; a call of the replay is a pass through all of them."""
+    torch = import_torch()
+    from torch.utils._python_dispatch import _disable_current_modes
+
+    device = _device_of([c.turns.calls for c in chosen])
+    sets = max(len(c.turns.calls) for c in chosen)
+    passes = [lambda turn=turn: [c.call(turn) for c in chosen] for turn in range(sets)]
+    with _disable_current_modes(), torch.no_grad():
+        return replay_in_turns(
+            ", ".join(dict.fromkeys(operator_name(c.operator) for c in chosen)),
+            passes,
+            seconds=seconds,
+            rounds=rounds,
+            synchronize=lambda _outputs: _synchronize(device),
+            bytes_each=sum(c.turns.bytes_each for c in chosen),
+            cold=all(c.turns.cold for c in chosen),
+        )
+
 
 def in_place_mode() -> Any:
     """Return the class of the dispatch mode that repeats operations where they stand.
@@ -387,12 +412,14 @@ def in_place_mode() -> Any:
             return result
 
         def _repeat(self, chosen: _Chosen) -> None:
-            calls = chosen.turns.calls
             with torch.no_grad():
                 for _ in range(self.times - 1):
                     self._turn += 1
-                    call_args, call_kwargs = calls[self._turn % len(calls)]
-                    chosen.outputs.append(chosen.operator(*call_args, **call_kwargs))
+                    chosen.outputs.append(chosen.call(self._turn))
+
+        def replay(self, *, seconds: float, rounds: int) -> Replay:
+            """Run what is repeated alone, as often as a window of ``seconds`` holds; the program waits."""
+            return _replay_calls([c for c in self._chosen.values() if c is not None], seconds=seconds, rounds=rounds)
 
         def _choose(self, func: Any, position: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Chosen | None:
             name = operator_name(func)

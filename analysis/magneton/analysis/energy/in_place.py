@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -117,9 +117,30 @@ def energies_of(windows: Sequence[RepeatedWindow], power: pa.Table | None) -> li
         InsufficientRepeatsError: fewer than two windows either way.
     """
     times, often, once = _sides(windows)
-    span = Window(min(w.start_ns for w in windows), max(w.end_ns for w in windows))
+
+    def judge(power: pa.Table, series: SensorSeries, range_j: float | None) -> tuple[RepeatEstimate, tuple[str, ...]]:
+        compared = compare_conditions(power, series.device, often, once)
+        many, single = ([window_energy(series, w, range_j) for w in side] for side in (often, once))
+        return from_repeats(many, single, times, gain_sd=Calibration().gain_sd), compared
+
+    return each_device(windows, power, judge)
+
+
+Judge = Callable[[pa.Table, SensorSeries, float | None], tuple[RepeatEstimate, tuple[str, ...]]]
+
+
+def each_device(windows: Sequence[RepeatedWindow], power: pa.Table | None, judge: Judge) -> list[DeviceRepeat]:
+    """Return what ``judge`` makes of the best reading of each device near the windows, or its refusal.
+
+    Args:
+        windows: of one region.
+        power: table ``power``, on the clock of the windows; NULL without a sensor.
+        judge: is given the readings near the windows, the series that is used and the range of its counter; returns an
+            estimate, and what was compared.
+    """
     if power is None:
         return [_no_sensor()]
+    span = Window(min(w.start_ns for w in windows), max(w.end_ns for w in windows))
     near = pc.and_(
         pc.greater(power["ts_ns"], span.start_ns - 5_000_000_000), pc.less(power["ts_ns"], span.end_ns + 5_000_000_000)
     )
@@ -135,17 +156,11 @@ def energies_of(windows: Sequence[RepeatedWindow], power: pa.Table | None) -> li
         estimate: RepeatEstimate | None = None
         refusal: MagnetonError | None = None
         compared: tuple[str, ...] = ()
-        simulated = _is_simulated(power, device)
         try:
-            compared = compare_conditions(power, device, often, once)
-            estimate = from_repeats(
-                [_energy(series, w, ranges.get(device)) for w in often],
-                [_energy(series, w, ranges.get(device)) for w in once],
-                times,
-                gain_sd=Calibration().gain_sd,
-            )
+            estimate, compared = judge(power, series, ranges.get(device))
         except (NotComparableError, InsufficientPowerDataError) as error:
             refusal = error
+        simulated = _is_simulated(power, device)
         result.append(DeviceRepeat(*device, series.field, estimate, refusal, simulated, compared))
     return result or [_no_sensor()]
 
@@ -175,7 +190,7 @@ def update_period_s(samples: Samples) -> float:
     return float(np.median(np.diff(at))) / 1e9
 
 
-def _energy(series: SensorSeries, window: RepeatedWindow, range_j: float | None) -> tuple[float, float]:
+def window_energy(series: SensorSeries, window: RepeatedWindow, range_j: float | None) -> tuple[float, float]:
     """Return the energy of an iteration of a window and the standard deviation that updates leave on it, J.
 
     Raises:

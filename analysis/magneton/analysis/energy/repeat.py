@@ -51,6 +51,23 @@ def from_repeats(
     return RepeatEstimate(value, value - half, value + half, value > 0 and half <= 0.1 * value)
 
 
+def from_replays(windows: list[tuple[float, float]], *, gain_sd: float = 0.0) -> RepeatEstimate:
+    """Return the energy of one call of an operation that ran alone.
+
+    Args:
+        windows: for each window, energy per call and its standard deviation, J.
+        gain_sd: relative standard deviation of the sensor's gain.
+
+    Raises:
+        ValueError: no windows.
+    """
+    if not windows:
+        raise ValueError("an operation must be replayed at least once")
+    value, variance, freedom = _mean(windows)
+    half = math.hypot(t_quantile(0.05, freedom) * math.sqrt(variance), 1.96 * gain_sd * abs(value))
+    return RepeatEstimate(value, value - half, value + half, value > 0 and half <= 0.1 * value)
+
+
 def _mean(runs: list[tuple[float, float]]) -> tuple[float, float, float]:
     """Return mean, variance of the mean (the larger of what the runs claim and what they show) and degrees of freedom."""
     count = len(runs)

@@ -36,7 +36,9 @@ def repeat(
             min=0.001, metavar="S", help="Least length of a window (default: from the sensor, 0.5 s without)."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=2, metavar="N", help="Pairs of windows for each region.")] = 3,
+    rounds: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Pairs of windows for each region; windows with --alone.")
+    ] = 3,
     warmup: Annotated[int, typer.Option(min=1, metavar="N", help="Steps that run before the first repetition.")] = 2,
     copies: Annotated[
         int | None,
@@ -44,6 +46,10 @@ def repeat(
             min=1, metavar="N", help="Copies of arguments that take turns (default: so many that no cache holds them)."
         ),
     ] = None,
+    alone: Annotated[
+        bool,
+        typer.Option("--alone", help="Replay a region by itself, on the inputs it had in one step; the program waits."),
+    ] = False,
     sensor: SensorNames = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="FILE", help="Write the JSON document to a file too.")
@@ -61,6 +67,9 @@ def repeat(
     steps have to be alike, and there have to be enough of them; what has side effects, or runs at other clocks, temperature or
     power cap when it is repeated, is refused with the reason. Without a sensor the time is told and the energy is NULL.
 
+    With --alone the program waits while the region runs by itself, on copies of what it was given in one step: that needs few
+    steps, and leaves out what its neighbours leave in the caches.
+
     A module's operators are repeated one by one, those that only make views left out. The command's exit code is passed on.
 
     Example: magneton repeat runs/a --regions aten::addmm -- python serve.py
@@ -73,6 +82,7 @@ def repeat(
         window_s=seconds,
         rounds=rounds,
         copies=copies,
+        alone=alone,
         warmup_steps=warmup,
         sensors=sensor,
         output_to_stderr=as_json,

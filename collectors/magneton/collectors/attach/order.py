@@ -33,18 +33,20 @@ class RepeatOrder(msgspec.Struct):
     Attributes:
         regions: which.
         window_s: least length of a window, s; it ends with a step.
-        rounds: pairs of windows, one with the region r times and one with it once.
+        rounds: pairs of windows, one with the region r times and one with it once; windows, where it runs alone.
         copies: sets of arguments that take turns; None: so many that none is still in a cache.
+        alone: the program waits while the region runs by itself, on the inputs it had in one step.
     """
 
     regions: list[Region]
     window_s: float
     rounds: int
     copies: int | None = None
+    alone: bool = False
 
 
 class Window(msgspec.Struct):
-    """A stretch of the run (CLOCK_MONOTONIC, ns), its steps, and how often the region ran in each."""
+    """A stretch of the run (CLOCK_MONOTONIC, ns), its steps (or passes through the region alone), and how often it ran in each."""
 
     start_ns: int
     end_ns: int

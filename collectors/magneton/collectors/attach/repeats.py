@@ -1,4 +1,4 @@
-"""Repeating regions of a program as it runs: windows with each call r times and once, in turns, with sensors beside them."""
+"""Repeating regions of a program as it runs, with sensors beside them: in place (each call r times and once, in turns) or alone."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from magneton.collectors.sensors import Sampler, sample
 
 NOT_SEEN = "no call of it was dispatched in a step: it is not there, lies within another operator, or is made of other operators"
 NO_TURN = "the command ended before its turn"
-# The first step tries and copies, the second runs once with all of that in place.
+# The first step tries and copies (and a region that runs alone does so after it), the second runs once with all in place.
 _TRY, _SETTLE, _MEASURE = range(3)
 
 
 class RepeatSession(Session):
-    """Repeats one region after the other; each has ``rounds`` pairs of windows, in the order r 1 1 r.
+    """Repeats one region after the other; each has ``rounds`` pairs of windows, in the order r 1 1 r, or as many alone.
 
     Only rank 0 repeats: a rank that waits for another would be measured waiting.
     """
@@ -64,7 +64,9 @@ class RepeatSession(Session):
         self._mode.end_iteration()
         if self._stage == _TRY:
             self._leave_modules()
-            if not self._done.repeated:
+            if self._done.repeated and self._plan.alone:
+                self._replay()
+            if self._plan.alone or not self._done.repeated:
                 self._next()
                 return
             self._stage, self._mode.times = _SETTLE, 1
@@ -88,6 +90,16 @@ class RepeatSession(Session):
             else:
                 self._next()
 
+    def _replay(self) -> None:
+        """Run the region by itself, on what it was given in this step."""
+        try:
+            done = self._mode.replay(seconds=self._plan.window_s, rounds=self._plan.rounds)
+        except Exception as error:
+            # The program goes on whatever happens to a replay.
+            self._done.spoiled = f"it could not be replayed: {type(error).__name__}: {error}"
+            return
+        self._windows = [Window(w.start_ns, w.end_ns, w.calls, w.times) for w in done.windows]
+
     def _begin_window(self) -> None:
         region = self._region
         # r 1 1 r r 1 ...: what drifts evenly drops out.
@@ -108,7 +120,8 @@ class RepeatSession(Session):
             self._mode.begin(lambda _name, _position: False, self._done)
             self._mode.times = 1
             return
-        self._mode.times = region.times
+        # What will run alone runs once in its step.
+        self._mode.times = 1 if self._plan.alone else region.times
         if region.module:
             # Named from here on as every recording names them: by class, in the order of first calls.
             self._stack = ModuleStack()
