@@ -231,23 +231,23 @@ def _region(repeats: RegionRepeats, power: pa.Table | None, why: str, *, alone: 
         else:
             time, energies = time_of(windows), energies_of(windows, power)
     except MagnetonError as refusal:
-        found["refusal"] = _refusal(refusal)
+        found["refusal"] = refusal_document(refusal)
         return found
-    found["energies"] = [_energy(one, calls) for one in energies]
+    found["energies"] = [energy_document(one, calls) for one in energies]
     unlike = next((e.refusal for e in energies if isinstance(e.refusal, NotComparableError)), None)
     if unlike is not None:
         # A device at another clock takes another time as well.
-        found["refusal"] = _refusal(unlike)
+        found["refusal"] = refusal_document(unlike)
         return found
-    found["time"] = _estimate(time, calls, "s")
+    found["time"] = estimate_document(time, calls, "s")
     return found
 
 
-def _refusal(error: MagnetonError) -> dict[str, Any]:
+def refusal_document(error: MagnetonError) -> dict[str, Any]:
     return {"code": error.code, "reason": str(error)}
 
 
-def _estimate(estimate: RepeatEstimate, calls: int, unit: str) -> dict[str, Any]:
+def estimate_document(estimate: RepeatEstimate, calls: int, unit: str) -> dict[str, Any]:
     """Return an estimate for all calls of a step and for one call, with its 95 % interval."""
     step = {"value": estimate.energy_j, "low": estimate.low_j, "high": estimate.high_j}
     return {f"{k}_{unit}": v for k, v in step.items()} | {
@@ -255,12 +255,12 @@ def _estimate(estimate: RepeatEstimate, calls: int, unit: str) -> dict[str, Any]
     } | {"identified": estimate.identified}  # fmt: skip
 
 
-def _energy(one: DeviceRepeat, calls: int) -> dict[str, Any]:
+def energy_document(one: DeviceRepeat, calls: int) -> dict[str, Any]:
     """Return the energy on a device; every value is NULL where it is refused."""
     names = [f"{k}_j{end}" for end in ("", "_per_call") for k in ("value", "low", "high")]
     values: dict[str, Any] = dict.fromkeys(names) | {"identified": None}
     if one.estimate is not None:
-        values = _estimate(one.estimate, calls, "j")
+        values = estimate_document(one.estimate, calls, "j")
     return {
         "device_kind": one.device_kind,
         "device_id": one.device_id,
@@ -269,5 +269,5 @@ def _energy(one: DeviceRepeat, calls: int) -> dict[str, Any]:
         "label": None if one.estimate is None else one.estimate.label,
         "simulated": one.simulated,
         "compared": list(one.compared),
-        "refusal": None if one.refusal is None else _refusal(one.refusal),
+        "refusal": None if one.refusal is None else refusal_document(one.refusal),
     } | values

@@ -1,0 +1,109 @@
+"""Replay operations of a program of any system, with sensors beside it: time and energy of one call of each."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from magneton.analysis.energy.alone import energies_alone, time_alone
+from magneton.analysis.energy.in_place import RepeatedWindow
+from magneton.collectors.attach.repeat_launch import check_sensors
+from magneton.collectors.replays import NotRepeatableError, ReplayedCall
+from magneton.collectors.sensors import sample
+from magneton.collectors.sensors.sampler import POWER_FILE
+from magneton.flows.repeat import energy_document, estimate_document, refusal_document, sensor_of, window_for
+from magneton.schemas.errors import MagnetonError
+from magneton.schemas.parquet import read_table
+
+__all__ = ["measure_replays", "replay_window_s"]
+
+Replays = Callable[[], Sequence[ReplayedCall]]
+
+
+def replay_window_s(sensors: Sequence[str] | None = None) -> float:
+    """Return how long a window has to be for the sensors that can be read here, s. They are watched for a second.
+
+    Args:
+        sensors: names of sensors; None: all there are.
+
+    Raises:
+        UsageError: a name that cannot be used here.
+    """
+    check_sensors(sensors)
+    return window_for(*sensor_of(sensors))
+
+
+def measure_replays(replays: Replays, *, sensors: Sequence[str] | None = None) -> dict[str, Any]:
+    """Run replays while sensors are read, and return what one call of each operation takes.
+
+    Example::
+
+        from magneton.collectors.replay_onnx import replay_nodes
+
+        window_s = replay_window_s()
+        measure_replays(lambda: replay_nodes("model.onnx", feeds, select=lambda name, place: name == "MatMul", seconds=window_s))
+
+    Args:
+        replays: runs them: ``replay_nodes`` of an ONNX model, ``replay_equations`` of a JAX function or
+            ``replay_operations`` of a TensorFlow function (modules ``magneton.collectors.replay_*``), with its arguments.
+        sensors: sensors to read; None: all there are.
+
+    Returns:
+        The document: for each call its name, place, inputs, windows, time (s) and energy (J) with 95 % intervals, or a
+        refusal with its reason. Without a sensor there is time, and the energy is NULL.
+
+    Raises:
+        UsageError: a name of a sensor that cannot be used here.
+        MagnetonError: the program cannot be replayed at all.
+    """
+    check_sensors(sensors)
+    with tempfile.TemporaryDirectory(prefix="magneton-") as folder:
+        with sample(Path(folder) / "rank0", sensors) as sampler:
+            calls = replays()
+        result = sampler.result
+        file = next((f for f in result.files if f.name == POWER_FILE), None)
+        power = None if file is None else read_table(file, "power")
+    entries = [_call(call, power) for call in calls]
+    return {
+        "format": "magneton-replays",
+        "simulated": any(e["simulated"] for c in entries for e in c["energies"]),
+        "calls": entries,
+        "sensors": result.sensors,
+        "notes": list(result.notes),
+    }
+
+
+def _call(call: ReplayedCall, power: pa.Table | None) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": call.name,
+        "place": call.place,
+        "inputs": list(call.inputs),
+        "windows": [],
+        "copies": None,
+        "cold": None,
+        "time": None,
+        "energies": [],
+        "refusal": None,
+    }
+    try:
+        if call.replay is None:
+            raise NotRepeatableError(call.refusal or "it was not replayed")
+        windows = [RepeatedWindow(w.start_ns, w.end_ns, w.calls, 1) for w in call.replay.windows]
+        found |= {
+            "windows": [asdict(w) for w in windows],
+            "copies": call.replay.copies,
+            "cold": call.replay.cold,
+        }
+        time, energies = time_alone(windows), energies_alone(windows, power)
+    except MagnetonError as refusal:
+        found["refusal"] = refusal_document(refusal)
+        return found
+    return found | {
+        "time": estimate_document(time, 1, "s"),
+        "energies": [energy_document(one, 1) for one in energies],
+    }
