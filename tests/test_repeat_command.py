@@ -184,6 +184,11 @@ def test_regions_are_looked_up_in_the_tables(run):
         (["--regions", "aten::addmm", "--sensor", "file:x.csv"], "a meter cannot be read here"),
         (["--regions", "aten::addmm", "--times", "1"], "--times"),
         (["--regions", "aten::addmm", "--out", "taken"], "already exists"),
+        (["--regions", "aten::addmm", "--times", "3", "--alone"], "not repeated in place"),
+        (["--regions", "onnx:MatMul"], "operations of onnx are not repeated in place (add --alone)"),
+        (["--regions", "onnx:MatMul,jax:tanh", "--alone"], "regions of several systems are named"),
+        (["--regions", "onnx:MatMul,aten::addmm", "--alone"], "regions of several systems are named"),
+        (["--regions", "onnx::MatMul", "--alone"], "no operator and no module is called 'onnx::MatMul'"),
     ],
 )
 def test_bad_input_is_one_line_before_anything_runs(run, tmp_path, monkeypatch, capfd, words, says):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from magneton.analysis.energy.regions import find_regions, times_for
 from magneton.analysis.energy.repeat import RepeatEstimate
 from magneton.analysis.energy.totals import AVERAGE, AVERAGE_WINDOW_S, PLAIN, PREFERENCE
 from magneton.analysis.recording import Recording
-from magneton.collectors.attach.order import Answer, Region, RegionRepeats, RepeatOrder
+from magneton.collectors.attach.order import SYSTEMS, Answer, Region, RegionRepeats, RepeatOrder
 from magneton.collectors.attach.repeat_launch import check_sensors, repeat_command
 from magneton.collectors.replays import NotRepeatableError
 from magneton.collectors.sensors.discover import SENSORS, open_sensors
@@ -44,6 +45,7 @@ _PERIODS_IN_WINDOW, _REACHES_IN_WINDOW = 20, 5
 # Of a sensor that showed no change while it was watched.
 _ASSUMED_PERIOD_S = 0.1
 _WATCH_S = 1.0
+_SYSTEM_NAME = re.compile(rf"(?P<system>{'|'.join(SYSTEMS)}):(?P<name>[^:].*)")
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def repeat_program(
 
     Args:
         run: recording that names the regions; one without tables is normalised on the way.
-        names: operators or paths of modules.
+        names: operators or paths of modules; with ``onnx:``, ``jax:`` or ``tensorflow:`` before it, an operation of that
+            system or its place in the program, which is not looked up in the recording.
         command: the program and its arguments, as the user typed them.
         settings: how.
         out: JSON file to write.
@@ -106,15 +109,17 @@ def repeat_program(
     check_sensors(settings.sensors)
     if out is not None:
         _check_output(out, overwrite=overwrite)
+    elsewhere = _of_another_system(names, alone=settings.alone)
     with tempfile.TemporaryDirectory(prefix="magneton-") as folder:
         scratch = Path(folder)
-        regions = find_regions(_opened(run, scratch / "run"), names)
+        recording = _opened(run, scratch / "run")
+        known = [] if elsewhere else find_regions(recording, names)
         period_s, reach_s = sensor_of(settings.sensors)
-        chosen = [times_for(region, period_s, reach_s) for region in regions]
+        chosen = [times_for(region, period_s, reach_s) for region in known]
         if settings.times is not None:
-            chosen = [(settings.times, "given")] * len(regions)
+            chosen = [(settings.times, "given")] * len(known)
         plan = RepeatOrder(
-            [Region(r.name, r.module, times) for r, (times, _) in zip(regions, chosen, strict=True)],
+            elsewhere or [Region(r.name, r.module, times) for r, (times, _) in zip(known, chosen, strict=True)],
             settings.window_s or window_for(period_s, reach_s),
             settings.rounds,
             settings.copies,
@@ -141,6 +146,22 @@ def repeat_program(
         with publish_file(out, overwrite=overwrite) as target:
             target.write_bytes(encode_json(document))
     return done.code, document
+
+
+def _of_another_system(names: Sequence[str], *, alone: bool) -> list[Region]:
+    """Return the regions that names with a system before them stand for (``onnx:MatMul``); none where they are of PyTorch.
+
+    Raises:
+        UsageError: names of several systems, or what can only run alone is to be repeated in place.
+    """
+    found = [match for name in names if (match := _SYSTEM_NAME.fullmatch(name))]
+    systems = {match["system"] for match in found}
+    if systems and (len(systems) > 1 or len(found) < len(names)):
+        raise UsageError("regions of several systems are named", remedy="name those of one system only")
+    if systems and not alone:
+        raise UsageError(f"operations of {systems.pop()} are not repeated in place", remedy="add --alone")
+    names_found = dict.fromkeys((match["name"], match["system"]) for match in found)
+    return [Region(name, False, 1, system) for name, system in names_found]
 
 
 def _check_output(out: Path, *, overwrite: bool) -> None:
@@ -188,8 +209,11 @@ def window_for(period_s: float | None, reach_s: float) -> float:
 
 
 def _document(answer: Answer, power: pa.Table | None, plan: RepeatOrder, why: Sequence[str]) -> dict[str, Any]:
-    reasons = {region.name: reason for region, reason in zip(plan.regions, why, strict=True)}
-    regions = [_region(repeats, power, reasons[repeats.region.name], alone=plan.alone) for repeats in answer.repeats]
+    # Of regions that run alone there is no reason for r.
+    reasons = dict(zip((region.name for region in plan.regions), why, strict=False))
+    regions = [
+        _region(repeats, power, reasons.get(repeats.region.name), alone=plan.alone) for repeats in answer.repeats
+    ]
     return {
         "format": "magneton-repeats",
         "method": "alone" if plan.alone else "in_place",
@@ -205,11 +229,12 @@ def _document(answer: Answer, power: pa.Table | None, plan: RepeatOrder, why: Se
     }
 
 
-def _region(repeats: RegionRepeats, power: pa.Table | None, why: str, *, alone: bool) -> dict[str, Any]:
+def _region(repeats: RegionRepeats, power: pa.Table | None, why: str | None, *, alone: bool) -> dict[str, Any]:
     windows = [RepeatedWindow(w.start_ns, w.end_ns, w.steps, w.times) for w in repeats.windows]
     calls = sum(repeats.repeated.values())
     found: dict[str, Any] = {
         "name": repeats.region.name,
+        "system": repeats.region.system,
         "kind": "module" if repeats.region.module else "operator",
         "times": 1 if alone else repeats.region.times,
         "times_because": "it runs alone" if alone else why,

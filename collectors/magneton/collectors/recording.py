@@ -31,9 +31,12 @@ CAPTURES = ("energy", "profile", "values")
 _SYSTEMS = {
     "accelerate": "accelerate",
     "diffusers": "diffusers",
+    "jax": "jax",
     "megatron.core": "megatron-core",
     "numpy": "numpy",
+    "onnxruntime": "onnxruntime",
     "sglang": "sglang",
+    "tensorflow": "tensorflow",
     "torch": "torch",
     "transformers": "transformers",
     "triton": "triton",
@@ -57,7 +60,10 @@ def versions() -> dict[str, str]:
             try:
                 found[distribution] = metadata.version(distribution)
             except metadata.PackageNotFoundError:
-                continue
+                # Of a distribution with another name (tensorflow-cpu), or of none.
+                version = getattr(sys.modules[module], "__version__", None)
+                if version is not None:
+                    found[distribution] = str(version)
     return found
 
 

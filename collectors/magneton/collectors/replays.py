@@ -27,6 +27,10 @@ _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 
 
+# Why nothing of a program was replayed, where none of it was asked for.
+NOT_SELECTED = "nothing was selected"
+
+
 class NotRepeatableError(MagnetonError):
     """A call cannot be made again without doing something else than it did."""
 

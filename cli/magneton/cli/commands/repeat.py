@@ -20,7 +20,7 @@ def repeat(
         typer.Option(
             "--regions",
             metavar="NAME,...",
-            help="Operators (aten::addmm) or paths of modules, as RUN has them; may be repeated.",
+            help="Operators (aten::addmm) or paths of modules, as RUN has them; of other systems onnx:MatMul, jax:dot_general, tensorflow:MatMul, with --alone. May be repeated.",
             show_default=False,
         ),
     ],
@@ -60,7 +60,7 @@ def repeat(
     ] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Run a PyTorch program with chosen operators repeated in place, and say what one call takes: time and energy.
+    """Run a program with chosen operators repeated in place, or alone, and say what one call takes: time and energy.
 
     The command runs once. In windows of its steps each call of a region is run r times, on copies of its arguments, and in
     windows between them once; E = (E_r - E_1) / (r - 1), the same for time. The program computes what it always does. Its

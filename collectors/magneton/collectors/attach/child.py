@@ -12,7 +12,7 @@ from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from magneton.collectors.attach.order import Answer, Order, claim
+from magneton.collectors.attach.order import SYSTEMS, Answer, Order, claim
 
 if TYPE_CHECKING:
     from magneton.collectors.attach.sessions import Session
@@ -151,6 +151,12 @@ def attach() -> None:
     order = Order.from_environment()
     if order is None:
         return
+    if order.repeat is not None and order.repeat.regions and order.repeat.regions[0].system in SYSTEMS:
+        from magneton.collectors.attach.systems import SystemReplays
+
+        system = order.repeat.regions[0].system
+        _after_import(SYSTEMS[system], SystemReplays(order, system).follow)
+        return
     attached = Attached(order)
 
     def begin(torch: ModuleType) -> None:
@@ -158,7 +164,11 @@ def attach() -> None:
 
         attached.guarded(lambda: StepWatcher(torch, attached))
 
-    if "torch" in sys.modules:
-        begin(sys.modules["torch"])
+    _after_import("torch", begin)
+
+
+def _after_import(name: str, then: Callable[[ModuleType], None]) -> None:
+    if name in sys.modules:
+        then(sys.modules[name])
     else:
-        sys.meta_path.insert(0, _AfterImport("torch", begin))
+        sys.meta_path.insert(0, _AfterImport(name, then))

@@ -11,20 +11,25 @@ import msgspec
 from magneton.schemas.manifest import Capture, Device
 
 VARIABLE = "MAGNETON_RECORD"
+# Systems beside PyTorch whose operations are replayed: the module whose import is waited for.
+SYSTEMS = {"onnx": "onnxruntime", "jax": "jax", "tensorflow": "tensorflow"}
 
 
 class Region(msgspec.Struct):
-    """What is repeated in place.
+    """What is repeated.
 
     Attributes:
-        name: an operator (``aten::addmm``), or the path of a module, whose operators are repeated each by itself.
+        name: an operator (``aten::addmm``), or the path of a module, whose operators are repeated each by itself; for other
+            systems an operation (``MatMul``) or its place in the program.
         module: whether it is the path of a module.
         times: r, how often each call is run in the windows that repeat; at least 2.
+        system: ``torch``, or one of ``SYSTEMS``.
     """
 
     name: str
     module: bool
     times: int
+    system: str = "torch"
 
 
 class RepeatOrder(msgspec.Struct):

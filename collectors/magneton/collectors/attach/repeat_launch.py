@@ -14,6 +14,8 @@ from magneton.collectors.sensors.sampler import POWER_FILE
 from magneton.schemas.errors import UsageError
 
 CAPTURE = "repeat"
+STEPS = "a step is a call of an outermost torch module or of an optimiser"
+PROGRAMS = "a program is a session of ONNX Runtime, or a function of jax.jit or tf.function"
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def repeat_command(
     """
     if not command:
         raise UsageError("there is no command to run", remedy="give one after --")
-    if warmup_steps < 1 or plan.rounds < 1 or not plan.window_s > 0 or any(r.times < 2 for r in plan.regions):
+    repeated = () if plan.alone else plan.regions
+    if warmup_steps < 1 or plan.rounds < 1 or not plan.window_s > 0 or any(r.times < 2 for r in repeated):
         raise UsageError("cannot repeat like this", remedy="at least 1 step of warm-up and 1 round, and 2 times")
     check_sensors(sensors)
     order = Order(
@@ -87,9 +90,11 @@ def repeat_command(
         failure = next((a.failure for a in answers if a.failure), None)
         if failure is not None:
             raise NothingRecordedError(f"the recorder failed inside the command: {failure}")
+        system = plan.regions[0].system
+        what = "steps of rank 0" if system == "torch" else f"calls of one program of {system}"
+        step = STEPS if system == "torch" else PROGRAMS
         raise NothingRecordedError(
-            f"the command ran, and fewer than {warmup_steps + 1} steps of rank 0 were seen",
-            remedy="a step is a call of an outermost torch module or of an optimiser; try --warmup 1",
+            f"the command ran, and fewer than {warmup_steps + 1} {what} were seen", remedy=f"{step}; try --warmup 1"
         )
     power = scratch / "raw" / CAPTURE / "rank0" / POWER_FILE
     return RepeatedRun(code, answer, power if power.is_file() else None)
