@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from tests.test_repeat_command import power
+from tests.test_repeat_command import STEADY, power
 
 from magneton.analysis.energy.alone import energies_alone, time_alone
 from magneton.analysis.energy.in_place import NO_SENSOR, RepeatedWindow
@@ -34,8 +34,10 @@ def test_time_is_that_of_a_pass_and_its_interval_that_of_the_windows() -> None:
 
 def test_energy_is_the_power_inside_times_the_time_of_a_pass() -> None:
     found = alone()
-    (one,) = energies_alone(found, power(found, series={"power_instant": lambda _: 300}))
-    assert one.estimate is not None and one.refusal is None
+    (one,) = energies_alone(found, power(found, series=STEADY | {"power_instant": lambda _: 300}))
+    assert one.estimate is not None and one.refusal is None and one.compared == ()
+    known = {"clock_sm": 1980, "clock_memory": 3201, "temperature": 50, "power_limit": 700}
+    assert dict(one.conditions) == known
     assert one.estimate.energy_j == pytest.approx(300 * 0.02)
     assert one.estimate.label == "replayed" and one.estimate.identified
     # Windows that agree leave the 5 % of a gain that nobody calibrated.

@@ -15,7 +15,7 @@ from benchmarks.energy.simulate import SENSORS, Repeated, Sensor, generated, mod
 
 from magneton.analysis.energy.attribute import attribute
 from magneton.analysis.energy.disaggregate import Disaggregation, disaggregate
-from magneton.analysis.energy.fit import _correlated
+from magneton.analysis.energy.fit import _whitened
 from magneton.analysis.energy.result import Window
 from magneton.analysis.energy.sensor import Updates, lock
 
@@ -113,15 +113,22 @@ def test_a_narrower_limit_gives_coarser_groups() -> None:
     assert math.fsum(g.energy_j for g in strict.groups) == pytest.approx(math.fsum(g.energy_j for g in usual.groups))
 
 
-def test_correlated_readings_count_for_fewer_where_the_power_is_slow_and_for_more_where_it_alternates() -> None:
-    rho, count = 0.5, 4000
-    x = np.stack([np.ones(count), np.tile([1.0, -1.0], count // 2)], axis=1)
-    # A prior so wide that the readings alone decide: x'x = count.
-    cov = np.diag([1 / count, 1 / count])
-    found = _correlated(cov, x, np.ones(count), np.full(2, 1e4), rho)
-    assert found[0, 0] * count == pytest.approx((1 + rho) / (1 - rho), rel=0.01)
-    assert found[1, 1] * count == pytest.approx((1 - rho) / (1 + rho), rel=0.01)
-    assert _correlated(cov, x, np.ones(count), np.full(2, 1e4), 0.0) is cov
+def test_whitening_takes_the_correlation_out_of_neighbours() -> None:
+    rho, count, rng = 0.6, 20_000, np.random.default_rng(3)
+    noise = rng.standard_normal(count)
+    for k in range(1, count):
+        noise[k] = rho * noise[k - 1] + (1 - rho**2) ** 0.5 * noise[k]
+    var = rng.uniform(1.0, 9.0, count)
+    ones = np.ones((count, 1))
+    _, white = _whitened(ones, noise * np.sqrt(var), var, rho)
+    assert white.std() == pytest.approx(1.0, abs=0.02)
+    assert abs(np.corrcoef(white[1:], white[:-1])[0, 1]) < 0.03
+    # A constant is known as by (1 - rho) / (1 + rho) as many readings; what alternates is known better.
+    flat, _ = _whitened(np.column_stack([ones, np.tile([1.0, -1.0], count // 2)]), noise, np.ones(count), rho)
+    information = (flat**2).sum(axis=0) / count
+    assert information == pytest.approx([(1 - rho) / (1 + rho), (1 + rho) / (1 - rho)], rel=0.01)
+    plain, same = _whitened(ones, noise, var, 0.0)
+    assert plain[:, 0] == pytest.approx(1 / np.sqrt(var)) and same == pytest.approx(noise / np.sqrt(var))
 
 
 @pytest.mark.slow

@@ -294,5 +294,6 @@ def energy_document(one: DeviceRepeat, calls: int) -> dict[str, Any]:
         "label": None if one.estimate is None else one.estimate.label,
         "simulated": one.simulated,
         "compared": list(one.compared),
+        "conditions": dict(one.conditions),
         "refusal": None if one.refusal is None else refusal_document(one.refusal),
     } | values

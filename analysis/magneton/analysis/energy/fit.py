@@ -28,7 +28,6 @@ _LAG_STEP_S = 0.0005
 _LAG_STEPS = (13, 61)
 _LAG_REACH = 3.0
 _LAG_CLOSE = 17
-_NO_WEIGHT = 1e-9
 
 
 @dataclass(frozen=True)
@@ -166,19 +165,23 @@ def _fit(
         free = max(len(y) - taken, 1.0)
         chi2 = float(np.sum(residual**2 / expected) / free)
         var = expected * max(1.0, chi2)
-    posts = [_nonnegative(p, x, y, var, mean, sd, sets[0].shape[1] + 1) for p, x in zip(posts, designs, strict=True)]
     # Readings that saw the same call share what was particular about it.
     correlation = _correlation((y - designs[best] @ posts[best].mean) / np.sqrt(var))
+    white = [_whitened(x, y, var, correlation) for x in designs]
+    flat = np.ones(len(y))
+    posts = [_solve(x, z, flat, mean, sd) for x, z in white]
+    posts = [
+        _nonnegative(p, x, z, flat, mean, sd, sets[0].shape[1] + 1) for p, (x, z) in zip(posts, white, strict=True)
+    ]
     weight = np.array([p.log_evidence for p in posts]) + log_prior
     weight = np.exp(weight - weight.max())
     modes = _modes(weight.reshape(len(responses), len(grid)).sum(axis=0))
     weight /= weight.sum()
     center = sum((w * p.mean for w, p in zip(weight, posts, strict=True)), np.zeros_like(mean))
     cov = np.zeros((len(mean), len(mean)))
-    for w, p, x in zip(weight, posts, designs, strict=True):
-        if w > _NO_WEIGHT:
-            off = p.mean - center
-            cov += w * (_correlated(p.cov, x, var, sd, correlation) + np.outer(off, off))
+    for w, p in zip(weight, posts, strict=True):
+        off = p.mean - center
+        cov += w * (p.cov + np.outer(off, off))
     lag = float(weight @ lags)
     inside = np.diag(sum((w * p.cov for w, p in zip(weight, posts, strict=True)), np.zeros_like(cov)))
     return Fit(
@@ -193,7 +196,7 @@ def _fit(
         lag_modes=modes,
         spread=sets[best].std(axis=0),
         shrinkage=1 - inside / sd**2,
-        log_evidence=posts[best].log_evidence,
+        log_evidence=posts[best].log_evidence - 0.5 * float(np.log(var).sum()),
         n=len(y),
         correlation=correlation,
     )
@@ -208,28 +211,16 @@ def _correlation(residual: Array) -> float:
     return float(np.clip(centered[1:] @ centered[:-1] / power, 0.0, 0.9)) if power > 0 else 0.0
 
 
-def _correlated(cov: Array, x: Array, var: Array, sd: Array, correlation: float) -> Array:
-    """Return the covariance where neighbouring errors are correlated, the prior unchanged.
+def _whitened(x: Array, y: Array, var: Array, correlation: float) -> tuple[Array, Array]:
+    """Return design and readings with independent errors of deviation 1, if neighbouring errors are correlated like this.
 
-    The estimate remains the one that takes errors as independent; its covariance is ``A^-1 (Z' R Z + 1) A^-1`` in units of the
-    prior, with ``R`` the correlation of an autoregressive process of first order over the readings: what varies slowly is known
-    less well than independent errors say, and what alternates from reading to reading better.
+    Errors are taken for an autoregressive process of first order over the readings.
     """
-    if correlation <= 0.0:
-        return cov
-    z = x * sd / np.sqrt(var)[:, None]
-    inside = cov / np.outer(sd, sd)
-    found: Array = (inside @ (z.T @ _smeared(z, correlation) + np.eye(len(sd))) @ inside) * np.outer(sd, sd)
-    return found
-
-
-def _smeared(z: Array, correlation: float) -> Array:
-    """Return ``R z`` with ``R[k, l] = correlation ** |k - l|``, neighbours below a thousandth left out."""
-    found = z.copy()
-    for gap in range(1, min(int(np.ceil(np.log(1e-3) / np.log(correlation))) + 1, len(z))):
-        found[gap:] += correlation**gap * z[:-gap]
-        found[:-gap] += correlation**gap * z[gap:]
-    return found
+    both = np.column_stack([x, y]) / np.sqrt(var)[:, None]
+    rest = np.sqrt(1 - correlation**2)
+    made = both.copy()
+    made[1:] = (both[1:] - correlation * both[:-1]) / rest
+    return made[:, :-1], made[:, -1]
 
 
 def _lags(model: SensorModel) -> Array:

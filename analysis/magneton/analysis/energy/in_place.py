@@ -62,6 +62,7 @@ class DeviceRepeat:
         refusal: why.
         simulated: the readings come from a stand-in.
         compared: what was read of clocks, temperature and cap, and agreed.
+        conditions: means of clocks (MHz), temperature (degrees Celsius) and cap (W) in the windows, as far as they were read.
     """
 
     device_kind: str | None
@@ -71,6 +72,7 @@ class DeviceRepeat:
     refusal: MagnetonError | None = None
     simulated: bool = False
     compared: tuple[str, ...] = ()
+    conditions: tuple[tuple[str, float], ...] = ()
 
 
 def _sides(windows: Sequence[RepeatedWindow]) -> tuple[int, list[RepeatedWindow], list[RepeatedWindow]]:
@@ -161,7 +163,8 @@ def each_device(windows: Sequence[RepeatedWindow], power: pa.Table | None, judge
         except (NotComparableError, InsufficientPowerDataError) as error:
             refusal = error
         simulated = _is_simulated(power, device)
-        result.append(DeviceRepeat(*device, series.field, estimate, refusal, simulated, compared))
+        known = tuple((field, value) for field, (value,) in _conditions(power, device, [windows]))
+        result.append(DeviceRepeat(*device, series.field, estimate, refusal, simulated, compared, known))
     return result or [_no_sensor()]
 
 
@@ -224,8 +227,23 @@ def compare_conditions(
     Raises:
         NotComparableError: one differs by more than it may.
     """
-    rows = _of(power, device)
     compared = []
+    for field, (a, b) in _conditions(power, device, [often, once]):
+        if _differ(field, a, b):
+            raise NotComparableError(
+                f"{field} was {a:.6g} in the windows that repeat and {b:.6g} in those that do not",
+                remedy="let the device warm up, or lock its clocks",
+            )
+        compared.append(field)
+    return tuple(dict.fromkeys(compared))
+
+
+def _conditions(
+    power: pa.Table, device: Device, sides: Sequence[Sequence[RepeatedWindow]]
+) -> list[tuple[str, list[float]]]:
+    """Return the mean of each clock, temperature and cap of a device in windows of each kind, where all have readings."""
+    rows = _of(power, device)
+    found = []
     for name, field in sorted(
         {(n, f) for n, f in zip(rows["name"].to_pylist(), rows["field"].to_pylist(), strict=True) if _tells(f)},
         key=lambda key: (key[1], key[0] or ""),
@@ -234,16 +252,10 @@ def compare_conditions(
         mine = mine.filter(pc.and_(pc.is_valid(mine["value"]), pc.is_valid(mine["ts_ns"])))
         t = mine["ts_ns"].to_numpy()
         values = mine["value"].to_numpy().astype(float)
-        a, b = _mean_inside(t, values, often), _mean_inside(t, values, once)
-        if a is None or b is None:
-            continue
-        if _differ(field, a, b):
-            raise NotComparableError(
-                f"{field} was {a:.6g} in the windows that repeat and {b:.6g} in those that do not",
-                remedy="let the device warm up, or lock its clocks",
-            )
-        compared.append(field)
-    return tuple(dict.fromkeys(compared))
+        means = [mean for side in sides if (mean := _mean_inside(t, values, side)) is not None]
+        if len(means) == len(sides):
+            found.append((field, means))
+    return found
 
 
 def _tells(field: str | None) -> bool:

@@ -125,7 +125,8 @@ class SystemReplays:
 
 def _repeats(region: Region, call: ReplayedCall) -> RegionRepeats:
     """Return a replayed call as a region of its own."""
-    own = Region(f"{call.name} at {call.place}", False, 1, region.system)
+    name = call.name if call.place == call.name else f"{call.name} at {call.place}"
+    own = Region(name, False, 1, region.system)
     if call.replay is None:
         return RegionRepeats(own, reason=call.refusal or "it was not replayed")
     windows = [Window(w.start_ns, w.end_ns, w.calls, w.times) for w in call.replay.windows]
