@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 Shape = tuple[tuple[int, ...], ...]
 
@@ -81,12 +82,30 @@ VIEW_OPS = frozenset(
 )
 
 
+class KernelJoules(NamedTuple):
+    """Energy of one device activity, with its bounds, J.
+
+    Attributes:
+        energy_j: energy.
+        low_j: at least.
+        high_j: at most.
+        within: the stretches between samples that it touches, as the energy of all devices up to the first and to the end of
+            the last, J; NULL where upper bounds add up.
+    """
+
+    energy_j: float
+    low_j: float
+    high_j: float
+    within: tuple[float, float] | None = None
+
+
 @dataclass(slots=True)
 class Work:
     """Device work of one operator call in one step. Times in ns, sizes in bytes.
 
     ``n_lost`` launches of kernels left no record of their time: with them, the times are lower bounds. ``n_measured`` of the
-    device activities have an energy, in J, with the bounds of what it may have been.
+    device activities have an energy, in J, with the bounds of what it may have been; ``stretches`` are those of power samples
+    that they touch, by the device's energy up to them, with the number of steps that they are a mean of.
     """
 
     kernel_ns: float = 0.0
@@ -102,6 +121,7 @@ class Work:
     energy_low_j: float = 0.0
     energy_high_j: float = 0.0
     class_ns: dict[str, float] = field(default_factory=dict)
+    stretches: list[tuple[float, float, float]] = field(default_factory=list)
 
     def add(self, other: Work) -> None:
         """Add another piece of work."""
@@ -119,6 +139,7 @@ class Work:
         self.energy_high_j += other.energy_high_j
         for name, value in other.class_ns.items():
             self.class_ns[name] = self.class_ns.get(name, 0.0) + value
+        self.stretches += other.stretches
 
     def divided(self, by: float) -> Work:
         """Return the work divided by a number (dividing sums once keeps equal means equal)."""
@@ -136,6 +157,7 @@ class Work:
             self.energy_low_j / by,
             self.energy_high_j / by,
             {name: value / by for name, value in self.class_ns.items()},
+            [(start, end, steps * by) for start, end, steps in self.stretches],
         )
 
     @property
@@ -149,6 +171,17 @@ class Work:
         activities = self.n_kernels + self.n_transfers
         whole = activities > 0 and self.n_measured >= activities * (1 - 1e-9) and not self.n_lost
         return self.energy_j if whole else None
+
+    @property
+    def most_energy_j(self) -> float:
+        """Upper bound of the energy: activities that touch the same stretch of samples share its energy."""
+        again, reached, last = 0.0, 0.0, 0.0
+        for steps, start, end in sorted((steps, start, end) for start, end, steps in self.stretches):
+            if steps != last:
+                reached, last = start, steps
+            again += max(min(end, reached) - start, 0.0) / steps
+            reached = max(reached, end)
+        return self.energy_high_j - again
 
     @property
     def known_kernel_ns(self) -> float | None:

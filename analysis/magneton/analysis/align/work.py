@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.align.lost import Lost, lost_launches
-from magneton.analysis.align.tree import VIEW_OPS, Node, Shape, Work, stable_name
+from magneton.analysis.align.tree import VIEW_OPS, KernelJoules, Node, Shape, Work, stable_name
 from magneton.analysis.recording import Recording
 
 _OP_COLUMNS = (
@@ -263,13 +263,13 @@ class _Builder:
         return Node("launch", "launch", ident, order)
 
 
-def load_side(recording: Recording, rank: int, energy: Mapping[int, tuple[float, float, float]] | None = None) -> Side:
+def load_side(recording: Recording, rank: int, energy: Mapping[int, KernelJoules] | None = None) -> Side:
     """Build the trees of work of one rank of a recording.
 
     Args:
         recording: the recording.
         rank: the rank.
-        energy: energy of kernels by ``kernel_id`` with lower and upper bound, J, where it is known.
+        energy: energy of kernels by ``kernel_id``, where it is known.
     """
     kernels = _of_rank(recording.table("kernels", _KERNEL_COLUMNS), rank)
     on_device = kernels.num_rows > 0
@@ -301,7 +301,7 @@ def _insert_kernels(
     kernels: pa.Table,
     inventory: Inventory,
     has_steps: bool,
-    energy: Mapping[int, tuple[float, float, float]],
+    energy: Mapping[int, KernelJoules],
 ) -> None:
     launches = _of_rank(recording.table("launches", ("launch_id", "name", "ts_ns", "rank")), builder.rank)
     launch_at = {r["launch_id"]: (r["ts_ns"], r["name"]) for r in launches.to_pylist()}
@@ -349,8 +349,10 @@ def _insert_kernels(
             node.ident = launch
         work = _device_work(row, float(share[index]))
         if row["kernel_id"] in energy:
+            joules = energy[row["kernel_id"]]
             work.n_measured = 1
-            work.energy_j, work.energy_low_j, work.energy_high_j = energy[row["kernel_id"]]
+            work.energy_j, work.energy_low_j, work.energy_high_j = joules.energy_j, joules.low_j, joules.high_j
+            work.stretches = [] if joules.within is None else [(*joules.within, 1.0)]
         if whole_graph:
             _inside(node, row["layer"], order, short).work = work
         if node.work is None:

@@ -146,6 +146,8 @@ def _as_measured(one: EnergyAttribution, bare: _Bare, steps: BareSteps) -> Energ
     if bare.mean_w > 0:
         columns["low_j"] = pc.multiply(columns["energy_j"], min(bare.least_w / bare.mean_w, 1.0))
         columns["high_j"] = pc.multiply(energy, max(bare.most_w / bare.mean_w, 1.0))
+    # Bounds of power hold for all kernels at once: they add up.
+    columns |= {name: pa.nulls(kernels.num_rows, pa.float64()) for name in ("from_j", "to_j")}
     for name, column in columns.items():
         kernels = kernels.set_column(kernels.schema.get_field_index(name), name, column)
     shrunk = replace(one, kernels=kernels)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from magneton.analysis.align.tree import KernelJoules
 from magneton.analysis.diff.bare_energy import OTHER_CAPTURE, bare_steps, share_bare
 from magneton.analysis.energy.apportion import EnergyAttribution, weakest
 from magneton.analysis.energy.attribute import GPU, attribute
@@ -20,21 +21,19 @@ from magneton.analysis.energy.result import Window, need_coverage
 from magneton.analysis.recording import Recording
 from magneton.schemas.diffdoc import EnergyDoc, Note
 
-Joules = tuple[float, float, float]  # energy, lower and upper bound
-
 
 @dataclass
 class SideEnergy:
     """Energy of one side over its whole capture.
 
     Attributes:
-        by_kernel: energy of each kernel with its bounds, J; kernels of unknown power are not in it.
+        by_kernel: energy of each kernel with its bounds; kernels of unknown power are not in it.
         document: totals of the devices, for the document.
         fields: which readings were used.
         slower: how much longer a step took under the profiler, where the joules are those of the bare program.
     """
 
-    by_kernel: dict[int, Joules]
+    by_kernel: dict[int, KernelJoules]
     document: EnergyDoc
     fields: frozenset[str]
     slower: float | None = None
@@ -70,12 +69,19 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
             need_coverage(one.total, min_coverage, f"the kernels of {recording.manifest.label}")
     if idle_w is not None:
         found = {number: _above_rest(one, idle_w) for number, one in found.items()}
-    by_kernel: dict[int, Joules] = {}
+    by_kernel: dict[int, KernelJoules] = {}
+    names = ("kernel_id", "energy_j", "low_j", "high_j", "from_j", "to_j")
+    before_j = 0.0
     for one in found.values():
-        columns = (one.kernels[name].to_pylist() for name in ("kernel_id", "energy_j", "low_j", "high_j"))
-        for kernel, energy, low, high in zip(*columns, strict=True):
+        for kernel, energy, low, high, start, end in zip(
+            *(one.kernels[name].to_pylist() for name in names), strict=True
+        ):
             if energy is not None:
-                by_kernel[kernel] = (energy, energy if low is None else low, energy if high is None else high)
+                # Devices one after the other, so that their stretches are not taken for the same.
+                within = None if start is None else (before_j + start, before_j + end)
+                bounds = (energy if low is None else low, energy if high is None else high)
+                by_kernel[kernel] = KernelJoules(energy, *bounds, within)
+        before_j += max((end for end in one.kernels["to_j"].to_pylist() if end is not None), default=0.0)
     fields = frozenset(f for one in found.values() if (f := one.total.provenance.field) is not None)
     return SideEnergy(by_kernel, _document(found, window, fields), fields, bare.ratio if bare else None)
 

@@ -198,8 +198,8 @@ def _region(
         energy_j_b=b.known_energy_j if b else None,
         energy_low_j_a=a.energy_low_j if a and a.known_energy_j is not None else None,
         energy_low_j_b=b.energy_low_j if b and b.known_energy_j is not None else None,
-        energy_high_j_a=a.energy_high_j if a and a.known_energy_j is not None else None,
-        energy_high_j_b=b.energy_high_j if b and b.known_energy_j is not None else None,
+        energy_high_j_a=a.most_energy_j if a and a.known_energy_j is not None else None,
+        energy_high_j_b=b.most_energy_j if b and b.known_energy_j is not None else None,
     )
 
 
@@ -235,7 +235,7 @@ def _group(index: int, ids: list[int], regions: list[RawRegion], docs: list[Regi
 
 
 def _bounds(work: Work | None) -> list[float] | None:
-    return None if work is None or work.known_energy_j is None else [work.energy_low_j, work.energy_high_j]
+    return None if work is None or work.known_energy_j is None else [work.energy_low_j, work.most_energy_j]
 
 
 def _sides(sides: Iterable[str]) -> str | None:

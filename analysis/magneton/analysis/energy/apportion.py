@@ -32,6 +32,8 @@ KERNEL_ENERGY = pa.schema(
         ("dynamic_j", pa.float64()),
         ("low_j", pa.float64()),
         ("high_j", pa.float64()),
+        ("from_j", pa.float64()),
+        ("to_j", pa.float64()),
         ("label", pa.string()),
         ("n_samples_inside", pa.int64()),
         ("flags", pa.string()),
@@ -49,7 +51,9 @@ class EnergyAttribution:
         device_id: its name with the sensor.
         window: the window.
         kernels: one row per kernel of the device (``KERNEL_ENERGY``): J inside the window, NULL where no power is known;
-            ``low_j`` and ``high_j`` enclose what it may have been. Kernels outside the window have NULL.
+            ``low_j`` and ``high_j`` enclose what it may have been. Kernels outside the window have NULL. ``from_j`` and ``to_j`` are
+            the device's energy up to the first and to the end of the last stretch between samples that a kernel touches:
+            kernels that touch one stretch share its energy, so that their upper bounds do not add up. NULL where they do.
         total_j: energy of the device where it is known; NULL when nothing is.
         low_j: lower end of the total's 95 % interval; NULL without a model of the sensor.
         high_j: its upper end.
@@ -156,7 +160,7 @@ def apportion(
     last = np.maximum(last, first)
     energy, share, covered = (_over(x, first, last) for x in (share_j, share_s, grid.seconds))
     known = (work.ran & (covered > 0)) | work.empty
-    low, high = _bounds(curve, grid, share_j, work)
+    low, outer = _bounds(curve, grid, share_j, work)
     static = None if idle_w is None else idle_w * share
     inside = np.searchsorted(curve.t_ns, work.end, "right") - np.searchsorted(curve.t_ns, work.start, "left")
     attributed = _attributed(kernels)
@@ -170,7 +174,9 @@ def apportion(
             "static_j": _nullable(static, known),
             "dynamic_j": _nullable(None if static is None else energy - static, known),
             "low_j": _nullable(np.minimum(low, energy), known),
-            "high_j": _nullable(np.maximum(high, energy), known),
+            "high_j": _nullable(np.maximum(outer[1] - outer[0], energy), known),
+            "from_j": _nullable(outer[0], known),
+            "to_j": _nullable(np.maximum(outer[1], outer[0] + energy), known),
             "label": pa.array(["apportioned"] * len(energy), pa.string()),
             "n_samples_inside": pa.array(np.where(work.ran, inside, 0).astype(np.int64)),
             "flags": pa.array([f or None for f in flags], pa.string()),
@@ -228,14 +234,15 @@ def _over(pieces: Values, first: npt.NDArray[np.intp], last: npt.NDArray[np.intp
 
 
 def _bounds(curve: PowerCurve, grid: Grid, share_j: Values, work: _Work) -> tuple[Values, Values]:
-    """Return what each kernel used at least and at most, J, if each stretch between samples holds its energy somewhere.
+    """Return what each kernel used at least, J, and the stretches between samples within which it used what it used.
 
-    Nothing says when within a stretch the energy was used. So at least the kernel's share of the stretches that lie
-    wholly within it, and at most all the energy of the stretches it touches.
+    Nothing says when within a stretch its energy was used. So at least the kernel's share of the stretches that lie
+    wholly within it, and at most all the energy of the stretches it touches: these are given as the device's energy up to
+    the first and up to the end of the last, shape (2, kernels).
     """
     count = len(curve.t_ns)
     if count < 2:
-        return np.zeros(len(work.start)), np.zeros(len(work.start))
+        return np.zeros(len(work.start)), np.zeros((2, len(work.start)))
     shared = np.concatenate([[0.0], np.cumsum(share_j)])
     first = np.searchsorted(curve.t_ns, work.start, "left")
     last = np.searchsorted(curve.t_ns, work.end, "right") - 1
@@ -247,8 +254,7 @@ def _bounds(curve: PowerCurve, grid: Grid, share_j: Values, work: _Work) -> tupl
     energy = np.concatenate([[0.0], np.cumsum(stretches)])
     outer_first = np.clip(np.searchsorted(curve.t_ns, work.start, "right") - 1, 0, count - 1)
     outer_last = np.clip(np.searchsorted(curve.t_ns, work.end, "left"), 0, count - 1)
-    high = energy[outer_last] - energy[outer_first]
-    return np.where(whole, np.maximum(low, 0.0), 0.0), high
+    return np.where(whole, np.maximum(low, 0.0), 0.0), np.stack([energy[outer_first], energy[outer_last]])
 
 
 def _attributed(kernels: pa.Table) -> Flags:

@@ -116,6 +116,8 @@ def _spread(
             "dynamic_j": pa.array(energy - static, mask=~ran),
             "low_j": pa.array(low, mask=~ran),
             "high_j": pa.array(high, mask=~ran),
+            "from_j": pa.nulls(count, pa.float64()),
+            "to_j": pa.nulls(count, pa.float64()),
             "label": pa.array(labels),
             "n_samples_inside": shared.kernels["n_samples_inside"],
             "flags": shared.kernels["flags"],
