@@ -86,6 +86,26 @@ def test_a_window_that_an_averaging_reading_does_not_settle_in_is_refused() -> N
     assert one.estimate is not None and one.estimate.energy_j == pytest.approx(12.0)
 
 
+def test_a_field_that_says_how_long_it_averages_is_believed() -> None:
+    found = alone((6.0, 6.0))
+    readings = power(found, series={"power_average": lambda _: 300})
+    name = pa.array(["power_average_4000ms"] * readings.num_rows, pa.string())
+    readings = readings.set_column(readings.schema.get_field_index("name"), "name", name)
+    (one,) = energies_alone(found, readings)
+    assert one.estimate is None and one.refusal is not None and "settle after 4.1 s" in str(one.refusal)
+
+
+def test_several_readings_of_a_field_are_told_apart() -> None:
+    found = alone()
+    readings = power(found, series={"power_instant": lambda _: 300, "temperature": lambda _: 50})
+    hot = readings.filter(pa.compute.equal(readings["field"], "temperature"))
+    name, value = pa.array(["memory"] * hot.num_rows, pa.string()), pa.array([90.0] * hot.num_rows)
+    hot = hot.set_column(hot.schema.get_field_index("name"), "name", name)
+    hot = hot.set_column(hot.schema.get_field_index("value"), "value", value)
+    (one,) = energies_alone(found, pa.concat_tables([readings, hot]))
+    assert dict(one.conditions) == {"temperature memory": 90, "temperature temperature": 50}
+
+
 def test_without_readings_there_is_no_energy() -> None:
     (one,) = energies_alone(alone(), None)
     assert one.estimate is None and str(one.refusal) == NO_SENSOR

@@ -15,7 +15,7 @@ from benchmarks.energy.simulate import SENSORS, Repeated, Sensor, generated, mod
 
 from magneton.analysis.energy.attribute import attribute
 from magneton.analysis.energy.disaggregate import Disaggregation, disaggregate
-from magneton.analysis.energy.fit import _whitened
+from magneton.analysis.energy.fit import _log_volume, _whitened
 from magneton.analysis.energy.result import Window
 from magneton.analysis.energy.sensor import Updates, lock
 
@@ -127,6 +127,12 @@ def test_whitening_takes_the_correlation_out_of_neighbours() -> None:
     flat, _ = _whitened(np.column_stack([ones, np.tile([1.0, -1.0], count // 2)]), noise, np.ones(count), rho)
     information = (flat**2).sum(axis=0) / count
     assert information == pytest.approx([(1 - rho) / (1 + rho), (1 + rho) / (1 - rho)], rel=0.01)
+    # As the density of the errors with their whole covariance has it.
+    some, sd = noise[:9] * np.sqrt(var[:9]), np.sqrt(var[:9])
+    cov = rho ** np.abs(np.subtract.outer(np.arange(9), np.arange(9))) * np.outer(sd, sd)
+    whole = -0.5 * (some @ np.linalg.solve(cov, some) + np.linalg.slogdet(cov)[1])
+    _, z = _whitened(ones[:9], some, var[:9], rho)
+    assert -0.5 * float(z @ z) - _log_volume(var[:9], rho) == pytest.approx(whole, rel=1e-9)
     plain, same = _whitened(ones, noise, var, 0.0)
     assert plain[:, 0] == pytest.approx(1 / np.sqrt(var)) and same == pytest.approx(noise / np.sqrt(var))
 

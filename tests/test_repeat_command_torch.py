@@ -32,6 +32,9 @@ PROGRAM = """
     with torch.no_grad():
         for step in range(int(sys.argv[1])):
             x = torch.ones(16 + (step % 2 if "unlike" in sys.argv else 0), 64)
+            if "seldom" in sys.argv and step % 3:
+                torch.nn.Identity()(x)
+                continue
             total += net(x).sum().item()
             if "fail" in sys.argv and step == 3:
                 sys.exit(7)
@@ -165,6 +168,15 @@ def test_a_region_that_runs_alone_needs_one_step_and_changes_nothing(call: Call,
     assert random["refusal"]["code"] == "NotRepeatableError" and random["windows"] == []
     done = call(*words, "--times", "3")
     assert done.returncode == 2 and "not repeated in place" in done.stderr
+
+
+def test_a_region_that_runs_alone_may_be_in_some_steps_only(call: Call) -> None:
+    words = ("repeat", "run", "--regions", "aten::linear,aten::addmm,Sequential_0/GELU_0", "--alone", *QUICK, "--json")
+    found = document(call(*words, args=("20", "seldom")))
+    regions = {region["name"]: region for region in found["regions"]}
+    for name in ("aten::addmm", "Sequential_0/GELU_0"):
+        assert regions[name]["refusal"] is None and len(regions[name]["windows"]) == 2
+    assert "made of other operators" in regions["aten::linear"]["refusal"]["reason"]
 
 
 def test_what_cannot_be_repeated_is_refused(call: Call) -> None:

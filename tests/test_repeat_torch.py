@@ -85,6 +85,10 @@ def test_there_are_enough_copies_that_no_cache_holds_them(monkeypatch, tmp_path)
     assert not rotate((torch.randn(1 << 16),), {}, copies=2).cold
     monkeypatch.setattr("magneton.collectors.copies.cache_bytes", lambda device: None)
     assert not rotate((torch.randn(16),), {}).cold, "an unknown cache is not claimed to be cold"
+    # 16 MiB of room for calls of 64 bytes that write 1 MiB each.
+    monkeypatch.setattr("magneton.collectors.copies._free_bytes", lambda device: 64 << 20)
+    assert len(rotate((torch.randn(16),), {}, outputs=1 << 20).calls) == 15
+    assert check_repeatable(aten.outer.default, (torch.ones(8), torch.ones(4))) == 8 * 4 * 4
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ def test_sets_drive_one_another_out_of_the_cache_where_there_is_room() -> None:
     # A quarter of 12 MiB holds three sets of 1 MiB.
     assert turns_for(1 << 20, 4 << 20, 12 << 20) == (3, False)
     assert turns_for(1 << 20, 4 << 20, 1 << 40, copies=2) == (2, False)
+    assert turns_for(1 << 20, 4 << 20, 12 << 20, copies=1000) == (3, False)
     assert turns_for(1, 1 << 30, 1 << 40) == (256, False)
     assert turns_for(8, None, 1 << 40) == (256, False)
     with pytest.raises(NotRepeatableError, match="no room"):

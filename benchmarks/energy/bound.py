@@ -32,13 +32,13 @@ class Bound:
     Attributes:
         case: what was simulated.
         single: share of the running energy in classes whose 95 % half-width can be within the limit.
-        p90: error of those that 90 % would stay within.
+        p90: error of those that 90 % would stay within; NULL where there are none.
         share_within_3: largest share of the energy in single classes of which 90 % would stay within 3 %.
     """
 
     case: str
     single: float
-    p90: float
+    p90: float | None
     share_within_3: float
 
 
@@ -56,11 +56,12 @@ def bound(setting: Setting, seeds: Sequence[int]) -> Bound:
         share = truth[ran] / truth.sum()
         known = 1.96 * sd <= MAX_HALF_WIDTH
         singles.append(float(share[known].sum()))
-        p90s.append(_p90(sd[known], rng) if known.any() else 0.0)
+        p90s += [_p90(sd[known], rng)] if known.any() else []
         order = np.argsort(sd)
         kept = [n for n in range(1, len(order) + 1) if _p90(sd[order[:n]], rng) <= 0.03]
         shares.append(float(share[order[: max(kept, default=0)]].sum()))
-    return Bound(setting.name, *(100 * float(np.mean(v)) for v in (singles, p90s, shares)))
+    p90 = 100 * float(np.mean(p90s)) if p90s else None
+    return Bound(setting.name, 100 * float(np.mean(singles)), p90, 100 * float(np.mean(shares)))
 
 
 def _p90(sd: Array, rng: np.random.Generator) -> float:

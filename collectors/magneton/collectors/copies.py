@@ -105,7 +105,7 @@ def tensors_of(*values: Any) -> list[Any]:
     return list({id(leaf): leaf for leaf in leaves}.values())
 
 
-def rotate(args: Sequence[Any], kwargs: Mapping[str, Any], *, copies: int | None = None) -> Rotation:
+def rotate(args: Sequence[Any], kwargs: Mapping[str, Any], *, copies: int | None = None, outputs: int = 0) -> Rotation:
     """Return copies of a call's arguments that take turns.
 
     Args:
@@ -113,6 +113,7 @@ def rotate(args: Sequence[Any], kwargs: Mapping[str, Any], *, copies: int | None
         kwargs: keyword arguments.
         copies: how many sets (default: as many as drive one another out of the largest cache, within a quarter of the free
             memory).
+        outputs: bytes that each call writes, which are kept for a turn and need room too.
 
     Raises:
         NotRepeatableError: a tensor cannot be copied, or there is no room for one copy.
@@ -123,6 +124,6 @@ def rotate(args: Sequence[Any], kwargs: Mapping[str, Any], *, copies: int | None
         return Rotation(((tuple(args), dict(kwargs)),), 0, None, True)
     device = next((t.device for t in tensors if t.device.type != "cpu"), tensors[0].device)
     cache = cache_bytes(device)
-    count, cold = turns_for(size, cache, _free_bytes(device), copies)
+    count, cold = turns_for(size, cache, _free_bytes(device) * size // (size + outputs), copies)
     calls = tuple(copy_call(args, kwargs) for _ in range(count))
     return Rotation(calls, size, cache, cold)

@@ -103,8 +103,8 @@ def _same(one: Any, other: Any) -> bool:
     return bool(one.numel() == 0 or torch.equal(_bytes(one), _bytes(other)))
 
 
-def check_repeatable(function: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> None:
-    """Run a call once on copies of its arguments and refuse it if it has side effects.
+def check_repeatable(function: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> int:
+    """Run a call once on copies of its arguments, refuse it if it has side effects, and return the bytes of its outputs.
 
     Args:
         function: an operator (``torch.ops.aten.mm.default``) or any callable made of operators.
@@ -125,13 +125,14 @@ def check_repeatable(function: Any, args: Sequence[Any] = (), kwargs: Mapping[st
     generators = _generators()
     try:
         with _effects_mode()():
-            function(*call_args, **call_kwargs)
+            made = function(*call_args, **call_kwargs)
         if not all(torch.equal(a, b) for a, b in zip(generators, _generators(), strict=True)):
             raise NotRepeatableError(f"{name} draws random numbers")
         if not all(_same(a, b) for a, b in zip(before, given, strict=True)):
             raise NotRepeatableError(f"{name} writes to its arguments without saying so")
     finally:
         _set_generators(generators)
+    return sum(t.numel() * t.element_size() for t in tensors_of(made))
 
 
 def _effects_mode() -> Any:
@@ -220,10 +221,9 @@ def replay(
         UsageError: a time or number that is not above 0.
     """
     check_replay(seconds, rounds)
-    if check:
-        check_repeatable(function, args, kwargs)
+    outputs = check_repeatable(function, args, kwargs) if check else 0
     torch = import_torch()
-    turns = rotate(args, kwargs or {}, copies=copies)
+    turns = rotate(args, kwargs or {}, copies=copies, outputs=outputs)
     device = _device_of(args, kwargs)
     calls = [partial(function, *call_args, **call_kwargs) for call_args, call_kwargs in turns.calls]
     with torch.no_grad():
@@ -426,8 +426,8 @@ def in_place_mode() -> Any:
             if not self._select(name, position) or (not self._views and is_view(func)):
                 return None
             try:
-                check_repeatable(func, args, kwargs)
-                turns = rotate(args, kwargs, copies=self._copies)
+                outputs = check_repeatable(func, args, kwargs)
+                turns = rotate(args, kwargs, copies=self._copies, outputs=outputs)
             except Exception as error:
                 known = isinstance(error, NotRepeatableError)
                 reason = str(error) if known else f"its trial failed: {type(error).__name__}: {error}"

@@ -302,6 +302,7 @@ def replay_equations(
     seconds: float,
     rounds: int = 2,
     copies: int | None = None,
+    pure: bool = False,
 ) -> list[ReplayedCall]:
     """Evaluate a JAX function once and replay the equations that were selected, each alone with the inputs it had.
 
@@ -317,13 +318,14 @@ def replay_equations(
         seconds: length of a window.
         rounds: windows for each equation.
         copies: sets of inputs that take turns (default: so many that none is still in a cache).
+        pure: refuse a function that does anything beside computing, before any of it is evaluated.
 
     Returns:
         What was selected, in the program's order; what was refused has no replay but a reason.
 
     Raises:
         MissingDependencyError: jax is not installed.
-        NotRepeatableError: nothing was selected.
+        NotRepeatableError: nothing was selected, or the function is to be pure and is not.
         UsageError: a length or number of windows that is not above 0.
     """
     check_replay(seconds, rounds)
@@ -342,7 +344,11 @@ def replay_equations(
         done.append(ReplayedCall(name, place, inputs, replayed, refusal))
 
     named = dict(kwargs or {})
-    Evaluation(visit).run(jax.make_jaxpr(function)(*args, **named), jax.tree.leaves((tuple(args), named)))
+    traced = jax.make_jaxpr(function)(*args, **named)
+    if pure and traced.effects:
+        effects = ", ".join(sorted({type(effect).__name__ for effect in traced.effects}))
+        raise NotRepeatableError(f"evaluating it once more would do more than compute ({effects})")
+    Evaluation(visit).run(traced, jax.tree.leaves((tuple(args), named)))
     if not done:
         raise NotRepeatableError(NOT_SELECTED)
     return done

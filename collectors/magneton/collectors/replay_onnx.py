@@ -72,12 +72,20 @@ class Program:
     providers: Sequence[str]
     threads: int | None
     path: str | None
+    provider_options: Mapping[str, Any]
 
 
 def _session(
-    model: str | bytes, providers: Sequence[str], threads: int | None, *, spin: bool = False, optimised: Any = None
+    model: str | bytes,
+    providers: Sequence[str],
+    threads: int | None,
+    provider_options: Mapping[str, Any],
+    *,
+    spin: bool = False,
+    optimised: Any = None,
+    optimisation: Any = None,
 ) -> Any:
-    """Load a model as it is, or optimise it and write the result to ``optimised``."""
+    """Load a model as it is, or optimise it (as far as ``optimisation`` says) and write the result to ``optimised``."""
     _, ort = import_onnx()
     options = ort.SessionOptions()
     options.log_severity_level = 4  # What goes wrong is raised.
@@ -86,9 +94,12 @@ def _session(
     if optimised is None:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     else:
+        if optimisation is not None:
+            options.graph_optimization_level = optimisation
         options.optimized_model_filepath = str(optimised)
         options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.data")
-    session = ort.InferenceSession(model, options, providers=list(providers))
+    chosen = [(name, dict(provider_options.get(name, {}))) for name in providers]
+    session = ort.InferenceSession(model, options, providers=chosen)
     failed = sorted(set(providers) - set(session.get_providers()))
     if failed:
         raise UsageError(f"{failed[0]} does not work on this machine")
@@ -105,7 +116,14 @@ def _name_nodes(nodes: Sequence[Any]) -> None:
         used.add(node.name)
 
 
-def optimise(model: Any, directory: Path, providers: Sequence[str], threads: int | None) -> Program:
+def optimise(
+    model: Any,
+    directory: Path,
+    providers: Sequence[str],
+    threads: int | None,
+    optimisation: Any = None,
+    provider_options: Mapping[str, Any] | None = None,
+) -> Program:
     """Return what ONNX Runtime makes of a model: a path or a ModelProto; for what it raises see ``replay_nodes``."""
     onnx, _ = import_onnx()
     path = os.fspath(model) if isinstance(model, str | os.PathLike) else None
@@ -115,7 +133,9 @@ def optimise(model: Any, directory: Path, providers: Sequence[str], threads: int
         raise UsageError("a model in memory can have 2 GB", remedy="write it to a file and give its path")
     target = directory / "optimised.onnx"
     try:
-        _session(model.SerializeToString() if path is None else path, providers, threads, optimised=target)
+        source = model.SerializeToString() if path is None else path
+        known = dict(provider_options or {})
+        _session(source, providers, threads, known, optimised=target, optimisation=optimisation)
         made = onnx.load(target, load_external_data=False)
     except UsageError:
         raise
@@ -124,7 +144,7 @@ def optimise(model: Any, directory: Path, providers: Sequence[str], threads: int
     _name_nodes(made.graph.node)
     weights = {tensor.name: tensor for tensor in made.graph.initializer}
     sparse = {tensor.values.name: tensor for tensor in made.graph.sparse_initializer}
-    return Program(made, weights, sparse, directory, providers, threads, path)
+    return Program(made, weights, sparse, directory, providers, threads, path, known)
 
 
 def record(program: Program, nodes: Sequence[Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
@@ -135,7 +155,9 @@ def record(program: Program, nodes: Sequence[Any], feeds: Mapping[str, Any]) -> 
     try:
         fed = {}
         for name, value in feeds.items():
-            array = np.asarray(value, order="C")
+            # Lists and the like are what the model takes them for, as in a session.
+            wanted_kind = None if hasattr(value, "dtype") or name not in inputs else _dtype(onnx, inputs[name])
+            array = np.asarray(value, dtype=wanted_kind, order="C")
             if array.dtype.kind in "OSU":
                 # An OrtValue cannot be made of strings.
                 model.graph.input.remove(inputs[name])
@@ -149,10 +171,17 @@ def record(program: Program, nodes: Sequence[Any], feeds: Mapping[str, Any]) -> 
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in wanted if name not in outputs)
         target = program.directory / "recorded.onnx"
         target.write_bytes(model.SerializeToString())
-        made = _session(str(target), program.providers, program.threads).run_with_ort_values(wanted, fed)
+        session = _session(str(target), program.providers, program.threads, program.provider_options)
+        made = session.run_with_ort_values(wanted, fed)
     except Exception as error:
         raise UsageError(f"it does not run with these inputs: {error}", path=program.path) from error
     return fed | dict(zip(wanted, made, strict=False))
+
+
+def _dtype(onnx: Any, declared: Any) -> Any:
+    """Return the type of the elements that an input is declared with; NULL where it is no tensor."""
+    kind = declared.type.tensor_type.elem_type
+    return onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else None
 
 
 def _is_array(kind: str) -> bool:
@@ -251,7 +280,7 @@ def _replay(
     size = weights + sum(values[name].tensor_size_in_bytes() for name in set(node.input) & values.keys())
     own = weights > _FEW_WEIGHTS * size
     data = model.SerializeToString()
-    load = partial(_session, data, program.providers, program.threads, spin=not own)
+    load = partial(_session, data, program.providers, program.threads, program.provider_options, spin=not own)
     session = load()
     for made in session.get_outputs():
         if not _is_array(made.type):
@@ -291,6 +320,8 @@ def replay_nodes(
     rounds: int = 2,
     copies: int | None = None,
     providers: Sequence[str] = ("CPUExecutionProvider",),
+    provider_options: Mapping[str, Any] | None = None,
+    optimisation: Any = None,
     threads: int | None = None,
 ) -> list[ReplayedCall]:
     """Replay selected nodes of an ONNX model, each alone with the inputs it had in the model.
@@ -304,6 +335,8 @@ def replay_nodes(
         rounds: windows of each node.
         copies: sets of arguments that take turns (default: so many that none is still in a cache, if there is room).
         providers: execution providers, the preferred first.
+        provider_options: options of each, by its name.
+        optimisation: how far the model is optimised, an ``onnxruntime.GraphOptimizationLevel`` (default: all there is).
         threads: threads of an operation (default: as many as ONNX Runtime takes).
 
     Returns:
@@ -326,7 +359,7 @@ def replay_nodes(
     if unknown:
         raise UsageError(f"this onnxruntime has no {unknown[0]}", remedy=f"it has {', '.join(known)}")
     with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
-        program = optimise(model, Path(scratch), providers, threads)
+        program = optimise(model, Path(scratch), providers, threads, optimisation, provider_options)
         nodes = [node for node in program.model.graph.node if select(node.op_type, node.name)]
         if not nodes:
             raise NotRepeatableError(NOT_SELECTED)

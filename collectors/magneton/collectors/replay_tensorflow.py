@@ -92,6 +92,25 @@ def _switched(switch: Callable[[bool], Any], before: bool, during: bool) -> Iter
 
 
 @contextmanager
+def _grappler_off() -> Iterator[None]:
+    """Have grappler leave functions as they are for a while.
+
+    Setting the options back in public is not the same as never having set them: every function of the process would be
+    made anew, and what its kernels keep (the state of random numbers) begin again.
+    """
+    context = importlib.import_module("tensorflow.python.eager.context").context()
+    held = context._optimizer_experimental_options
+    before = dict(held)
+    import_tensorflow().config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+    try:
+        yield
+    finally:
+        held.clear()
+        held.update(before)
+        context._thread_local_data.function_call_options = None
+
+
+@contextmanager
 def _undone(variables: Sequence[Any], bodies: Mapping[str, Any]) -> Iterator[None]:
     """Have variables hold afterwards what they hold now.
 
@@ -261,10 +280,11 @@ def _copy(tensor: Any) -> Any:
         return tf.identity(made)
 
 
-def _turns(given: Sequence[Any], copies: int | None) -> tuple[list[tuple[Any, ...]], int, bool]:
+def _turns(given: Sequence[Any], made: Sequence[Any], copies: int | None) -> tuple[list[tuple[Any, ...]], int, bool]:
     """Return sets of copies of what an operation is given, the bytes of one, and whether they are cold.
 
-    A tensor given twice is copied once. TensorFlow does not tell the free memory of a GPU: the host's stands for it.
+    A tensor given twice is copied once; each set has outputs, which need room too. TensorFlow does not tell the free memory
+    of a GPU: the host's stands for it.
 
     Raises:
         NotRepeatableError: there is no room for them.
@@ -276,7 +296,8 @@ def _turns(given: Sequence[Any], copies: int | None) -> tuple[list[tuple[Any, ..
         return [tuple(given)], 0, True
     on_host = all(tf.DeviceSpec.from_string(tensor.backing_device).device_type == "CPU" for tensor in distinct.values())
     cache = replays.host_cache_bytes() if on_host else None
-    count, cold = replays.turns_for(size, cache, replays.host_free_bytes(), copies)
+    written = sum(tensor.shape.num_elements() * tensor.dtype.size for tensor in made)
+    count, cold = replays.turns_for(size, cache, replays.host_free_bytes() * size // (size + written), copies)
     sets = [{key: _copy(tensor) for key, tensor in distinct.items()} for _ in range(count)]
     return [tuple(made[id(tensor)] for tensor in given) for made in sets], size, cold
 
@@ -364,7 +385,7 @@ def replay_operations(
         refusal, done = _refusal(alone.operation), None
         if refusal is None:
             try:
-                sets, size, cold = _turns(given, copies)
+                sets, size, cold = _turns(given, alone.function(*given), copies)
                 calls = [partial(alone.function, *tensors) for tensors in sets]
                 done = windows(step.node.op, calls, bytes_each=size, cold=cold)
             except NotRepeatableError as error:
@@ -373,11 +394,6 @@ def replay_operations(
                 refusal = "there is no room for copies of its inputs and outputs"
         return ReplayedCall(step.node.op, step.place, forms, done, refusal)
 
-    options = tf.config.optimizer
-    disabled = options.get_experimental_options().get("disable_meta_optimizer", False)
     # Not before: calls in a graph keep the setting that they were traced with.
-    with (
-        _undone(variables, bodies) if undo else nullcontext(),
-        _switched(lambda off: options.set_experimental_options({"disable_meta_optimizer": off}), disabled, True),
-    ):
+    with _undone(variables, bodies) if undo else nullcontext(), _grappler_off():
         return [replayed(*one) for one in _run(steps, chosen, dict(zip(inputs, values, strict=True)))]

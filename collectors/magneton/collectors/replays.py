@@ -121,7 +121,7 @@ def turns_for(size: int, cache: int | None, free: int, copies: int | None = None
         size: bytes of one set; above 0.
         cache: bytes of the largest cache; NULL where it is not known.
         free: bytes of free memory, of which a quarter is used.
-        copies: how many are wished for (default: as many as it takes).
+        copies: how many are wished for, as far as there is room (default: as many as it takes).
 
     Raises:
         NotRepeatableError: there is no room for one.
@@ -130,7 +130,7 @@ def turns_for(size: int, cache: int | None, free: int, copies: int | None = None
     if room < 1:
         raise NotRepeatableError(f"there is no room for a copy of {size} bytes of arguments")
     wanted = _MAX_COPIES if cache is None else math.ceil(_TIMES_CACHE * cache / size) + 1
-    count = max(copies if copies is not None else min(wanted, room, _MAX_COPIES), 1)
+    count = max(min(copies if copies is not None else min(wanted, _MAX_COPIES), room), 1)
     # The set used next was used (count - 1) sets ago.
     return count, cache is not None and (count - 1) * size >= cache
 

@@ -17,7 +17,7 @@ from magneton.analysis.energy.in_place import (
 )
 from magneton.analysis.energy.repeat import RepeatEstimate, from_replays
 from magneton.analysis.energy.sensor import Calibration
-from magneton.analysis.energy.totals import AVERAGE, AVERAGE_WINDOW_S, COUNTER, PLAIN, SensorSeries
+from magneton.analysis.energy.totals import AVERAGE, COUNTER, PLAIN, SensorSeries, averaging_s
 from magneton.schemas.errors import InsufficientPowerDataError, InsufficientRepeatsError
 
 # Readings of the beginning of a window saw what was before it; they may take this share of it at most.
@@ -72,7 +72,7 @@ def _settled(series: SensorSeries, window: RepeatedWindow, range_j: float | None
     Raises:
         InsufficientPowerDataError: most of it is not settled, or it is not covered.
     """
-    reach_s = AVERAGE_WINDOW_S if series.field in (PLAIN, AVERAGE) else 0.0
+    reach_s = averaging_s(series.name) if series.field in (PLAIN, AVERAGE) else 0.0
     left_out_s = reach_s + update_period_s(series.samples)
     length_ns = window.end_ns - window.start_ns
     if left_out_s * 1e9 > _MOST_LEFT_OUT * length_ns:

@@ -196,7 +196,7 @@ def _fit(
         lag_modes=modes,
         spread=sets[best].std(axis=0),
         shrinkage=1 - inside / sd**2,
-        log_evidence=posts[best].log_evidence - 0.5 * float(np.log(var).sum()),
+        log_evidence=posts[best].log_evidence - _log_volume(var, correlation),
         n=len(y),
         correlation=correlation,
     )
@@ -221,6 +221,11 @@ def _whitened(x: Array, y: Array, var: Array, correlation: float) -> tuple[Array
     made = both.copy()
     made[1:] = (both[1:] - correlation * both[:-1]) / rest
     return made[:, :-1], made[:, -1]
+
+
+def _log_volume(var: Array, correlation: float) -> float:
+    """Return the logarithm of how much whitening changes a density, for fits of other correlation to be compared."""
+    return 0.5 * float(np.log(var).sum() + (len(var) - 1) * np.log1p(-(correlation**2)))
 
 
 def _lags(model: SensorModel) -> Array:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -163,7 +164,7 @@ def each_device(windows: Sequence[RepeatedWindow], power: pa.Table | None, judge
         except (NotComparableError, InsufficientPowerDataError) as error:
             refusal = error
         simulated = _is_simulated(power, device)
-        known = tuple((field, value) for field, (value,) in _conditions(power, device, [windows]))
+        known = tuple((name, value) for name, _, (value,) in _conditions(power, device, [windows]))
         result.append(DeviceRepeat(*device, series.field, estimate, refusal, simulated, compared, known))
     return result or [_no_sensor()]
 
@@ -228,7 +229,7 @@ def compare_conditions(
         NotComparableError: one differs by more than it may.
     """
     compared = []
-    for field, (a, b) in _conditions(power, device, [often, once]):
+    for _, field, (a, b) in _conditions(power, device, [often, once]):
         if _differ(field, a, b):
             raise NotComparableError(
                 f"{field} was {a:.6g} in the windows that repeat and {b:.6g} in those that do not",
@@ -240,21 +241,23 @@ def compare_conditions(
 
 def _conditions(
     power: pa.Table, device: Device, sides: Sequence[Sequence[RepeatedWindow]]
-) -> list[tuple[str, list[float]]]:
-    """Return the mean of each clock, temperature and cap of a device in windows of each kind, where all have readings."""
+) -> list[tuple[str, str, list[float]]]:
+    """Return the mean of each clock, temperature and cap of a device in windows of each kind, where all have readings.
+
+    Each stands under its field, or under field and name where a device has several of one field.
+    """
     rows = _of(power, device)
     found = []
-    for name, field in sorted(
-        {(n, f) for n, f in zip(rows["name"].to_pylist(), rows["field"].to_pylist(), strict=True) if _tells(f)},
-        key=lambda key: (key[1], key[0] or ""),
-    ):
+    known = {(n, f) for n, f in zip(rows["name"].to_pylist(), rows["field"].to_pylist(), strict=True) if _tells(f)}
+    several = Counter(field for _, field in known)
+    for name, field in sorted(known, key=lambda key: (key[1], key[0] or "")):
         mine = rows.filter(pc.and_(pc.equal(rows["name"], name), pc.equal(rows["field"], field)))
         mine = mine.filter(pc.and_(pc.is_valid(mine["value"]), pc.is_valid(mine["ts_ns"])))
         t = mine["ts_ns"].to_numpy()
         values = mine["value"].to_numpy().astype(float)
         means = [mean for side in sides if (mean := _mean_inside(t, values, side)) is not None]
         if len(means) == len(sides):
-            found.append((field, means))
+            found.append((field if several[field] == 1 else f"{field} {name}", field, means))
     return found
 
 

@@ -109,10 +109,10 @@ def series_energy(
     if series.field == INSTANT:
         return found
     code = "averaged_power_field" if series.field == AVERAGE else "power_window_unknown"
-    return replace(found.with_warnings([code]), min_window_for_trust_s=_averaging_s(series.name))
+    return replace(found.with_warnings([code]), min_window_for_trust_s=averaging_s(series.name))
 
 
-def _averaging_s(name: str | None) -> float:
+def averaging_s(name: str | None) -> float:
     """Return how long a field averages, s: as its name says (``power_average_500ms``), else what GPUs usually do."""
     match = _WINDOW_IN_NAME.search(name or "")
     return int(match.group(1)) / (1000 if match.group(2) == "ms" else 1) if match else AVERAGE_WINDOW_S

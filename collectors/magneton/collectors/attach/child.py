@@ -121,8 +121,9 @@ class Attached:
                 with contextlib.suppress(Exception):
                     session.abandon()
             failure = f"{type(error).__name__}: {error}"
-            Answer(rank=self._rank, failure=failure).write(self._order)
-            sys.stderr.write(f"magneton: the {self._order.capture} capture failed: {failure}\n")
+            with contextlib.suppress(Exception):
+                Answer(rank=self._rank, failure=failure).write(self._order)
+                sys.stderr.write(f"magneton: the {self._order.capture} capture failed: {failure}\n")
 
     def _open(self) -> None:
         from magneton.collectors.attach.sessions import open_session, rank_of_process

@@ -31,6 +31,8 @@ class RepeatSession(Session):
         self._plan = order.repeat
         self._waiting: deque[Region] = deque(self._plan.regions if rank == 0 else ())
         self._region: Region | None = None
+        # Regions that had a turn in a step without them.
+        self._unseen: set[str] = set()
         self._found: list[RegionRepeats] = []
         self._done = Repetition()
         self._windows: list[Window] = []
@@ -64,6 +66,10 @@ class RepeatSession(Session):
         self._mode.end_iteration()
         if self._stage == _TRY:
             self._leave_modules()
+            if self._plan.alone and not (self._done.repeated or self._done.refused):
+                # It may be in another step.
+                self._later()
+                return
             if self._done.repeated and self._plan.alone:
                 self._replay()
             if self._plan.alone or not self._done.repeated:
@@ -89,6 +95,14 @@ class RepeatSession(Session):
                 self._begin_window()
             else:
                 self._next()
+
+    def _later(self) -> None:
+        """Take the region's next turn after those of the others."""
+        region, self._region = self._region, None
+        if region is not None:
+            self._waiting.append(region)
+            self._unseen.add(region.name)
+        self._next()
 
     def _replay(self) -> None:
         """Run the region by itself, on what it was given in this step."""
@@ -164,12 +178,13 @@ class RepeatSession(Session):
         if region is not None:
             known = self._outcome(region)
             if self._stage == _TRY:
-                known.reason, known.tried = NO_TURN, False
+                known = self._without_turn(region)
             self._found.append(known)
-        answer.repeats = [
-            *self._found,
-            *(RegionRepeats(region, reason=NO_TURN, tried=False) for region in self._waiting),
-        ]
+        answer.repeats = [*self._found, *map(self._without_turn, self._waiting)]
+
+    def _without_turn(self, region: Region) -> RegionRepeats:
+        tried = region.name in self._unseen
+        return RegionRepeats(region, reason=NOT_SEEN if tried else NO_TURN, tried=tried)
 
 
 def _selection(region: Region, stack: ModuleStack | None) -> Callable[[str, int], bool]:

@@ -7,18 +7,25 @@ What counts as a program is what its system compiles: a session of ONNX Runtime,
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
+import importlib
 import os
 import sys
+import types
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from magneton.collectors.attach.order import Answer, Order, Region, RegionRepeats, Window, claim
 from magneton.collectors.recording import versions
 from magneton.collectors.replays import NOT_SELECTED, NotRepeatableError, ReplayedCall
 from magneton.collectors.sensors import Sampler, sample
 
-NOT_SEEN = "no program that ran more often than it takes to warm up has it"
+NOT_SEEN = "no program that was seen to run more often than it takes to warm up has it"
 PROGRAM_CALLS = "calls of a compiled program"
 
 # Is given ``select``, and the length, number and copies of windows as keywords.
@@ -34,9 +41,9 @@ class SystemReplays:
         self._order, self._plan, self._system = order, order.repeat, system
         self._process = os.getpid()
         self._waiting = list(self._plan.regions)
-        self._calls: dict[int, int] = {}
-        # Programs that were looked at, kept so that no id is used twice.
-        self._known: list[Any] = []
+        # Calls of each program that is still there.
+        self._calls: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+        self._n_calls = 0
         self._found: list[RegionRepeats] = []
         self._reasons: list[str] = []
         self._sampler: Sampler | None = None
@@ -46,15 +53,18 @@ class SystemReplays:
         """Watch the programs of a system that has just been imported."""
         self._guarded(lambda: _FOLLOW[self._system](module, self))
 
+    @property
+    def watching(self) -> bool:
+        """Whether calls are still counted: not while operations are replayed, nor in processes that were forked."""
+        return not (self._over or self._busy) and os.getpid() == self._process
+
     def called(self, program: Any, replay: Replay) -> None:
         """Take note of an outermost call of a program, which ``replay`` can replay."""
-        if self._over or self._busy or os.getpid() != self._process:
+        if not self.watching:
             return
-        key = id(program)
-        if key not in self._calls:
-            self._known.append(program)
-        self._calls[key] = self._calls.get(key, 0) + 1
-        if self._calls[key] == self._order.warmup_steps + 1:
+        self._n_calls += 1
+        self._calls[program] = self._calls.get(program, 0) + 1
+        if self._calls[program] == self._order.warmup_steps + 1:
             self._busy = True
             try:
                 self._guarded(lambda: self._replay(replay))
@@ -74,13 +84,14 @@ class SystemReplays:
                 rounds=self._plan.rounds,
                 copies=self._plan.copies,
             )
-        except NotRepeatableError as error:
-            # Another program may have what this one lacks.
-            self._reasons.append(str(error))
+        except Exception as error:
+            # Another program may have what this one lacks, or do what this one cannot.
+            refused = isinstance(error, NotRepeatableError)
+            self._reasons.append(str(error) if refused else f"{type(error).__name__}: {error}")
             return
         for call in calls:
-            for name in {call.name, call.place} & wanted.keys():
-                self._found.append(_repeats(wanted[name], call))
+            region = wanted[call.name if call.name in wanted else call.place]
+            self._found.append(_repeats(region, call))
         seen = {name for call in calls for name in (call.name, call.place)}
         self._waiting = [region for region in self._waiting if region.name not in seen]
         if not self._waiting:
@@ -101,9 +112,9 @@ class SystemReplays:
         if self._over or os.getpid() != self._process:
             return
         self._over = True
-        answer = Answer(rank=0, steps=sum(self._calls.values()), step_kind=PROGRAM_CALLS)
+        answer = Answer(rank=0, steps=self._n_calls, step_kind=PROGRAM_CALLS)
         reasons = [reason for reason in dict.fromkeys(self._reasons) if reason != NOT_SELECTED]
-        lacking = "; ".join([NOT_SEEN, *reasons])
+        lacking = "; ".join([NOT_SEEN, *(f"one could not be replayed: {reason}" for reason in reasons)])
         answer.repeats = [*self._found, *(RegionRepeats(region, reason=lacking) for region in self._waiting)]
         if self._sampler is not None:
             result = self._sampler.stop()
@@ -116,11 +127,13 @@ class SystemReplays:
             action()
         except Exception as error:
             self._over = True
-            if self._sampler is not None:
-                self._sampler.stop()
             failure = f"{type(error).__name__}: {error}"
-            Answer(rank=0, failure=failure).write(self._order)
-            sys.stderr.write(f"magneton: the replay failed: {failure}\n")
+            if self._sampler is not None:
+                with contextlib.suppress(Exception):
+                    self._sampler.stop()
+            with contextlib.suppress(Exception):
+                Answer(rank=0, failure=failure).write(self._order)
+                sys.stderr.write(f"magneton: the replay failed: {failure}\n")
 
 
 def _repeats(region: Region, call: ReplayedCall) -> RegionRepeats:
@@ -138,26 +151,35 @@ def _follow_onnx(onnxruntime: Any, replays: SystemReplays) -> None:
 
     session_class = onnxruntime.InferenceSession
     make, run = session_class.__init__, session_class.run
-    models: dict[int, Any] = {}
+    models: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     @functools.wraps(make)
     def init(session: Any, path_or_bytes: Any, *args: Any, **kwargs: Any) -> None:
         make(session, path_or_bytes, *args, **kwargs)
-        models[id(session)] = path_or_bytes
+        if replays.watching:
+            models[session] = path_or_bytes if isinstance(path_or_bytes, bytes) else Path(path_or_bytes).absolute()
 
     @functools.wraps(run)
     def watched(session: Any, output_names: Any, input_feed: Any, *args: Any, **kwargs: Any) -> Any:
-        result = run(session, output_names, input_feed, *args, **kwargs)
-
         def replay(**how: Any) -> list[ReplayedCall]:
-            model = models[id(session)]
+            if session not in models:
+                raise NotRepeatableError("its session was made before it could be watched")
+            model, options = models[session], session.get_session_options()
             if isinstance(model, bytes):
                 import onnx
 
                 model = onnx.load_from_string(model)
-            threads = session.get_session_options().intra_op_num_threads or None
-            return replay_nodes(model, dict(input_feed), providers=session.get_providers(), threads=threads, **how)
+            return replay_nodes(
+                model,
+                dict(input_feed),
+                providers=session.get_providers(),
+                provider_options=session.get_provider_options(),
+                optimisation=options.graph_optimization_level,
+                threads=options.intra_op_num_threads or None,
+                **how,
+            )
 
+        result = run(session, output_names, input_feed, *args, **kwargs)
         replays.called(session, replay)
         return result
 
@@ -168,49 +190,55 @@ def _follow_jax(jax: Any, replays: SystemReplays) -> None:
     from magneton.collectors.replay_jax import replay_equations
 
     jit = jax.jit
+    # Whether no function is being traced, which arguments alone do not tell, is not said in public.
+    outermost = importlib.import_module("jax._src.core").trace_state_clean
 
     class Watched:
         """A function of ``jax.jit`` whose outermost calls are seen; in all else the function itself."""
 
-        def __init__(self, compiled: Any, static_argnums: Sequence[int], static_argnames: Sequence[str]) -> None:
+        def __init__(self, compiled: Any) -> None:
             functools.update_wrapper(self, compiled)
-            self._compiled, self._numbers, self._names = compiled, set(static_argnums), set(static_argnames)
+            if hasattr(compiled, "__wrapped__"):
+                self.__wrapped__ = compiled.__wrapped__
+            self._compiled = compiled
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             # Before the call, which may be given its arguments to keep.
-            if not any(isinstance(x, jax.core.Tracer) for x in jax.tree_util.tree_leaves((args, kwargs))):
-                replays.called(self._compiled, functools.partial(self._replay, args, kwargs))
+            if replays.watching and outermost():
+                replays.called(self, functools.partial(self._replay, args, kwargs))
             return self._compiled(*args, **kwargs)
 
         def __get__(self, instance: Any, owner: Any = None) -> Any:
-            return self if instance is None else functools.partial(self, instance)
+            return self if instance is None else types.MethodType(self, instance)
 
         def __getattr__(self, name: str) -> Any:
+            if name == "_compiled":
+                raise AttributeError(name)
             return getattr(self._compiled, name)
 
-        def _replay(self, args: Sequence[Any], kwargs: dict[str, Any], **how: Any) -> list[ReplayedCall]:
-            """Replay with the static arguments bound."""
-            numbers = {n % len(args) for n in self._numbers if -len(args) <= n < len(args)}
-            free = [i for i in range(len(args)) if i not in numbers]
-            static = {k: v for k, v in kwargs.items() if k in self._names}
+        def __reduce_ex__(self, protocol: Any) -> Any:
+            # Copies are of the function alone.
+            return self._compiled.__reduce_ex__(protocol)
 
-            def program(*given: Any, **named: Any) -> Any:
-                whole = list(args)
+        def _replay(self, args: Sequence[Any], kwargs: dict[str, Any], **how: Any) -> list[ReplayedCall]:
+            """Replay with all that is no array bound: it may be static."""
+            leaves, structure = jax.tree_util.tree_flatten((args, kwargs))
+            free = [i for i, leaf in enumerate(leaves) if isinstance(leaf, jax.Array | np.ndarray | np.generic)]
+
+            def program(*given: Any) -> Any:
+                whole = list(leaves)
                 for i, value in zip(free, given, strict=True):
                     whole[i] = value
-                return self._compiled(*whole, **named, **static)
+                call_args, call_kwargs = jax.tree_util.tree_unflatten(structure, whole)
+                return self._compiled(*call_args, **call_kwargs)
 
-            named = {k: v for k, v in kwargs.items() if k not in self._names}
-            return replay_equations(program, [args[i] for i in free], named, **how)
+            return replay_equations(program, [leaves[i] for i in free], pure=True, **how)
 
     @functools.wraps(jit)
-    def watched(fun: Any = None, /, **options: Any) -> Any:
-        if fun is None:
-            return lambda late: watched(late, **options)
-        numbers, names = options.get("static_argnums"), options.get("static_argnames")
-        numbers = (numbers,) if isinstance(numbers, int) else tuple(numbers or ())
-        names = (names,) if isinstance(names, str) else tuple(names or ())
-        return Watched(jit(fun, **options), numbers, names)
+    def watched(*args: Any, **options: Any) -> Any:
+        made = jit(*args, **options)
+        # With options alone it makes what makes a function.
+        return Watched(made) if args or "fun" in options else lambda *late, **more: Watched(made(*late, **more))
 
     jax.jit = watched
 
