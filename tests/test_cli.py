@@ -186,7 +186,13 @@ def test_a_pipe_that_was_closed_before_is_no_error(small: Path, words: list[str]
 
 def test_a_query_is_interrupted_at_once(small: Path) -> None:
     command = [sys.executable, "-m", "magneton.cli", "sql", str(small), "FROM range(1000000000000)", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    # What a shell starts in the background ignores interrupts, and so would the query.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with process:
         assert process.stdout is not None
         process.stdout.readline()
         process.send_signal(signal.SIGINT)

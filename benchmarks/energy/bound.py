@@ -31,18 +31,20 @@ class Bound:
 
     Attributes:
         case: what was simulated.
-        single: share of the running energy in classes whose 95 % half-width can be within the limit.
+        within: widest half-width that counts as known.
+        single: share of the running energy in classes whose 95 % half-width can be within that.
         p90: error of those that 90 % would stay within; NULL where there are none.
         share_within_3: largest share of the energy in single classes of which 90 % would stay within 3 %.
     """
 
     case: str
+    within: float
     single: float
     p90: float | None
     share_within_3: float
 
 
-def bound(setting: Setting, seeds: Sequence[int]) -> Bound:
+def bound(setting: Setting, seeds: Sequence[int], within: float = MAX_HALF_WIDTH) -> Bound:
     """Return the bound of a case, the mean over seeds."""
     sensor = SENSORS[setting.sensor]
     singles, p90s, shares = [], [], []
@@ -54,14 +56,14 @@ def bound(setting: Setting, seeds: Sequence[int]) -> Bound:
         ran = truth > 0
         sd = _deviations(device, sensor, window)[ran] / truth[ran]
         share = truth[ran] / truth.sum()
-        known = 1.96 * sd <= MAX_HALF_WIDTH
+        known = 1.96 * sd <= within
         singles.append(float(share[known].sum()))
         p90s += [_p90(sd[known], rng)] if known.any() else []
         order = np.argsort(sd)
         kept = [n for n in range(1, len(order) + 1) if _p90(sd[order[:n]], rng) <= 0.03]
         shares.append(float(share[order[: max(kept, default=0)]].sum()))
     p90 = 100 * float(np.mean(p90s)) if p90s else None
-    return Bound(setting.name, 100 * float(np.mean(singles)), p90, 100 * float(np.mean(shares)))
+    return Bound(setting.name, 100 * within, 100 * float(np.mean(singles)), p90, 100 * float(np.mean(shares)))
 
 
 def _p90(sd: Array, rng: np.random.Generator) -> float:

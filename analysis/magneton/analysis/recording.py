@@ -52,6 +52,11 @@ class Recording:
                 self._cache[key] = empty if wanted is None else empty.select(wanted)
         return self._cache[key]
 
+    def of_rank(self, name: str, rank: int, columns: tuple[str, ...] | None = None) -> pa.Table:
+        """Return the rows of a table that are of a rank; those without one are of rank 0. ``columns`` must hold ``rank``."""
+        table = self.table(name, columns)
+        return table.filter(pc.equal(pc.fill_null(table["rank"], 0), rank))
+
     def ranks(self) -> list[int]:
         """Return the ranks that left operators or device activity, in order."""
         found: set[int] = set()

@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.recording import Recording
@@ -46,17 +45,13 @@ class Lost:
 
 def lost_launches(recording: Recording, rank: int) -> Lost:
     """Find the kernel launches of a rank that left no kernel."""
-    launches = _of_rank(recording.table("launches", _COLUMNS), rank)
+    launches = recording.of_rank("launches", rank, _COLUMNS)
     expected = pc.and_(
         pc.fill_null(launches.column("expects_device_activity"), False), pc.is_valid(launches.column("correlation"))
     )
     no_transfer = pc.invert(pc.match_substring_regex(pc.fill_null(launches.column("name"), ""), _TRANSFER))
     launches = launches.filter(pc.and_(expected, no_transfer))
-    used = pc.unique(_of_rank(recording.table("kernels", ("launch_id", "rank")), rank).column("launch_id"))
+    used = pc.unique(recording.of_rank("kernels", rank, ("launch_id", "rank")).column("launch_id"))
     lost = launches.filter(pc.invert(pc.is_in(launches.column("launch_id"), used)))
     counts = pc.value_counts(launches.column("step_id")).to_pylist()
     return Lost(lost.to_pylist(), Counter({row["values"]: row["counts"] for row in counts}))
-
-
-def _of_rank(table: pa.Table, rank: int) -> pa.Table:
-    return table.filter(pc.equal(pc.fill_null(table.column("rank"), 0), rank))

@@ -88,11 +88,6 @@ def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt
     return shares
 
 
-def _of_rank(table: pa.Table, rank: int) -> pa.Table:
-    column = pc.fill_null(table.column("rank"), 0)
-    return table.filter(pc.equal(column, rank))
-
-
 def _timed(table: pa.Table) -> pa.Table:
     """Return the rows that have a time: a values capture sees the same calls again, without."""
     return table.filter(pc.is_valid(table.column("ts_ns")))
@@ -129,7 +124,7 @@ class _Builder:
 
     def __init__(self, recording: Recording, rank: int) -> None:
         self.rank = rank
-        ops = _timed(_of_rank(recording.table("ops", _OP_COLUMNS), rank))
+        ops = _timed(recording.of_rank("ops", rank, _OP_COLUMNS))
         self.ops = {row["op_id"]: row for row in ops.to_pylist()}
         frames = _timed(recording.table("frames", ("frame_id", "parent_id", "module_id", "ts_ns", "dur_ns")))
         ids = frames.column("frame_id").to_numpy()
@@ -271,9 +266,9 @@ def load_side(recording: Recording, rank: int, energy: Mapping[int, KernelJoules
         rank: the rank.
         energy: energy of kernels by ``kernel_id``, where it is known.
     """
-    kernels = _of_rank(recording.table("kernels", _KERNEL_COLUMNS), rank)
+    kernels = recording.of_rank("kernels", rank, _KERNEL_COLUMNS)
     on_device = kernels.num_rows > 0
-    step_rows = {r["step_id"]: r for r in _of_rank(recording.table("steps"), rank).to_pylist()}
+    step_rows = {r["step_id"]: r for r in recording.of_rank("steps", rank).to_pylist()}
     builder = _Builder(recording, rank)
     inventory = Inventory()
     overhead_ns: dict[int | None, float] = {}
@@ -303,7 +298,7 @@ def _insert_kernels(
     has_steps: bool,
     energy: Mapping[int, KernelJoules],
 ) -> None:
-    launches = _of_rank(recording.table("launches", ("launch_id", "name", "ts_ns", "rank")), builder.rank)
+    launches = recording.of_rank("launches", builder.rank, ("launch_id", "name", "ts_ns", "rank"))
     launch_at = {r["launch_id"]: (r["ts_ns"], r["name"]) for r in launches.to_pylist()}
     start = pc.fill_null(kernels.column("ts_ns"), 0).to_numpy()
     length = pc.fill_null(kernels.column("dur_ns"), 0).to_numpy()

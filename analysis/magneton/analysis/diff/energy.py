@@ -52,8 +52,7 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
         InsufficientPowerDataError: they cover less, or a reading cannot be given to a device.
     """
     power = recording.table("power")
-    kernels = recording.table("kernels")
-    kernels = kernels.filter(pc.equal(pc.fill_null(kernels.column("rank"), 0), rank))
+    kernels = recording.of_rank("kernels", rank)
     # Of processors and memory there are ledgers, and no kernels.
     if not power.num_rows or not kernels.num_rows or not pc.any(pc.equal(power["device_kind"], GPU)).as_py():
         return None
@@ -101,8 +100,7 @@ def _window(recording: Recording, rank: int, kernels: pa.Table) -> Window:
 
 
 def _steps(recording: Recording, rank: int) -> pa.Table:
-    steps = recording.table("steps", ("ts_ns", "dur_ns", "rank", "capture", "kind"))
-    return steps.filter(pc.equal(pc.fill_null(steps.column("rank"), 0), rank))
+    return recording.of_rank("steps", rank, ("ts_ns", "dur_ns", "rank", "capture", "kind"))
 
 
 def _document(found: dict[int, EnergyAttribution], window: Window, fields: frozenset[str]) -> EnergyDoc:

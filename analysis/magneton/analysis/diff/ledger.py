@@ -31,8 +31,7 @@ def ledgers(recording: Recording, rank: int, used: Sequence[dict[str, Any]]) -> 
         used: rows of ``steps`` that are compared.
     """
     power = recording.table("power")
-    steps = recording.table("steps", ("ts_ns", "dur_ns", "rank", "kind"))
-    steps = steps.filter(pc.equal(pc.fill_null(steps["rank"], 0), rank))
+    steps = recording.of_rank("steps", rank, ("ts_ns", "dur_ns", "rank", "kind"))
     steps = steps.filter(pc.and_(pc.is_valid(steps["ts_ns"]), pc.is_valid(steps["dur_ns"])))
     if not power.num_rows or not steps.num_rows:
         return []

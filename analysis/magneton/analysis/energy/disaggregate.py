@@ -1,6 +1,6 @@
 """Energy per class of kernels from a sensor that never saw one alone: least squares, and refusal where it cannot know.
 
-A class counts as identified only if the 95 % half-width of its energy is within 10 %, its busy fraction varied between readings,
+A class counts as identified only if the 95 % half-width of its energy is within 6 %, its busy fraction varied between readings,
 the readings fit the sensor's model (chi-square, and no other window explains them better), the lag is known and not ambiguous,
 and the updates fell on enough different places of an iteration. Classes that fail are merged with the one that helps most, until
 the group passes; the groups are named, never split by guess. What is left is ``not_identifiable``.
@@ -17,7 +17,8 @@ from magneton.analysis.energy.sensor import Response, SensorModel, Updates, boxc
 from magneton.analysis.energy.student import chi2_above, t_quantile
 from magneton.analysis.energy.timeline import Activity, Array, between
 
-MAX_HALF_WIDTH = 0.10
+# Of what is known to 10 %, one in ten is off by more than 5 %; to 6 %, by more than 3 %.
+MAX_HALF_WIDTH = 0.06
 # Reach of a class's busy fraction over the readings, from the 5th to the 95th of a hundred.
 MIN_SPREAD = 0.05
 # Residuals this unlikely under the model mean that the model is wrong.
@@ -125,7 +126,7 @@ def disaggregate(
         idle_w: power at rest and its standard deviation, W, in the sensor's scale, where known.
         total_j: energy of the window and its standard deviation, J, from a better source (a counter), where there is one.
         iterations_s: starts of the iterations, where known, to see whether the updates follow their beat.
-        within: widest 95 % half-width of an identified class or group, relative. Narrower asks for coarser groups.
+        within: widest 95 % half-width of an identified class or group, relative. Wider gives finer groups, known less well.
 
     Returns:
         The energies; NULL with fewer than three usable readings.

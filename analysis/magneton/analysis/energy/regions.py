@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.energy.repeat import times_needed
@@ -68,24 +67,22 @@ class _Times:
     """Calls, kernels and steps of the profile of the first rank."""
 
     def __init__(self, recording: Recording) -> None:
-        self._rank = recording.ranks()[0]
-        ops = self._rows(
-            recording.table("ops", ("op_id", "parent_id", "module_id", "name", "dur_ns", "capture", "rank"))
-        )
+        self._recording, self._rank = recording, recording.ranks()[0]
+        ops = self._rows("ops", ("op_id", "parent_id", "module_id", "name", "dur_ns"))
         self._parent = dict(zip(ops["op_id"], ops["parent_id"], strict=True))
         self._names = dict(zip(ops["op_id"], ops["name"], strict=True))
         self._module = dict(zip(ops["op_id"], ops["module_id"], strict=True))
         self._length = dict(zip(ops["op_id"], ops["dur_ns"], strict=True))
         modules = recording.table("modules", ("module_id", "path"))
         self._paths = dict(zip(modules["module_id"].to_pylist(), modules["path"].to_pylist(), strict=True))
-        kernels = self._rows(recording.table("kernels", ("op_id", "dur_ns", "capture", "rank")))
+        kernels = self._rows("kernels", ("op_id", "dur_ns"))
         self._kernels = list(zip(kernels["op_id"], kernels["dur_ns"], strict=True))
-        steps = self._rows(recording.table("steps", ("dur_ns", "capture", "rank")))["dur_ns"]
+        steps = self._rows("steps", ("dur_ns",))["dur_ns"]
         self._steps = [ns for ns in steps if ns]
 
-    def _rows(self, table: pa.Table) -> dict[str, list[object]]:
-        mine = pc.and_(pc.equal(table["capture"], PROFILE), pc.equal(pc.fill_null(table["rank"], 0), self._rank))
-        found: dict[str, list[object]] = table.filter(mine).to_pydict()
+    def _rows(self, name: str, columns: tuple[str, ...]) -> dict[str, list[object]]:
+        table = self._recording.of_rank(name, self._rank, (*columns, "capture", "rank"))
+        found: dict[str, list[object]] = table.filter(pc.equal(table["capture"], PROFILE)).to_pydict()
         return found
 
     def region(self, name: str, *, module: bool) -> RegionTime:
