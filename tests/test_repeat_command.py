@@ -157,6 +157,14 @@ def test_the_slowest_device_and_its_best_reading_count(monkeypatch, tmp_path):
     assert sensor_of(["nvml"]) == (None, 0.0)
 
 
+def test_a_field_that_says_how_long_it_averages_sets_the_window(monkeypatch):
+    series = {"energetic": True, "device_kind": "gpu", "device_id": "0", "field": "power_average", "update_ms": 100.0}
+    found = {"sensors": [{"source": "x", "series": [series | {"name": "power_average_4000ms"}]}]}
+    monkeypatch.setattr("magneton.flows.repeat.survey", lambda **_: found)
+    assert sensor_of([]) == (0.1, 4.0)
+    assert window_for(0.1, 4.0) == 20.0
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "gpt2"

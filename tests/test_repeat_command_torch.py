@@ -174,6 +174,7 @@ def test_a_region_that_runs_alone_may_be_in_some_steps_only(call: Call) -> None:
     words = ("repeat", "run", "--regions", "aten::linear,aten::addmm,Sequential_0/GELU_0", "--alone", *QUICK, "--json")
     found = document(call(*words, args=("20", "seldom")))
     regions = {region["name"]: region for region in found["regions"]}
+    assert list(regions) == ["aten::linear", "aten::addmm", "Sequential_0/GELU_0"]
     for name in ("aten::addmm", "Sequential_0/GELU_0"):
         assert regions[name]["refusal"] is None and len(regions[name]["windows"]) == 2
     assert "made of other operators" in regions["aten::linear"]["refusal"]["reason"]

@@ -17,7 +17,7 @@ from magneton.analysis.energy.basis import GROSS
 from magneton.analysis.energy.in_place import DeviceRepeat, RepeatedWindow, energies_of, time_of
 from magneton.analysis.energy.regions import find_regions, times_for
 from magneton.analysis.energy.repeat import RepeatEstimate
-from magneton.analysis.energy.totals import AVERAGE, AVERAGE_WINDOW_S, PLAIN, PREFERENCE
+from magneton.analysis.energy.totals import AVERAGE, PLAIN, PREFERENCE, averaging_s
 from magneton.analysis.recording import Recording
 from magneton.collectors.attach.order import SYSTEMS, Answer, Region, RegionRepeats, RepeatOrder
 from magneton.collectors.attach.repeat_launch import check_sensors, repeat_command
@@ -197,7 +197,7 @@ def sensor_of(names: Sequence[str] | None) -> tuple[float | None, float]:
         update = best["update_ms"]
         periods.append(_ASSUMED_PERIOD_S if update is None else update / 1e3)
         if best["field"] in (PLAIN, AVERAGE):
-            reach_s = AVERAGE_WINDOW_S
+            reach_s = max(reach_s, averaging_s(best["name"]))
     return (max(periods) if periods else None), reach_s
 
 
@@ -211,9 +211,10 @@ def window_for(period_s: float | None, reach_s: float) -> float:
 def _document(answer: Answer, power: pa.Table | None, plan: RepeatOrder, why: Sequence[str]) -> dict[str, Any]:
     # Of regions that run alone there is no reason for r.
     reasons = dict(zip((region.name for region in plan.regions), why, strict=False))
-    regions = [
-        _region(repeats, power, reasons.get(repeats.region.name), alone=plan.alone) for repeats in answer.repeats
-    ]
+    # As they were asked for; what runs alone had its turn when it was seen.
+    asked = {region.name: i for i, region in enumerate(plan.regions)}
+    done = sorted(answer.repeats, key=lambda repeats: asked.get(repeats.region.name, 0))
+    regions = [_region(one, power, reasons.get(one.region.name), alone=plan.alone) for one in done]
     return {
         "format": "magneton-repeats",
         "method": "alone" if plan.alone else "in_place",
