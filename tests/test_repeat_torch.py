@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +14,8 @@ torch = pytest.importorskip("torch", reason="torch is not installed (pip install
 from magneton.collectors.copies import copy_call, copy_tensor, rotate  # noqa: E402
 from magneton.collectors.repeat import (  # noqa: E402
     NotRepeatableError,
+    _Chosen,
+    _replay_calls,
     check_repeatable,
     repeat_in_place,
     replay,
@@ -208,3 +212,24 @@ def test_senseless_numbers_are_refused():
         repeat_in_place(lambda: None, lambda name, _: True, times=1, iterations=1)
     with pytest.raises(UsageError):
         replay(torch.arange, (3,), seconds=0)
+
+
+def test_calls_replayed_together_keep_outputs_for_their_own_turns_only():
+    alive, most = [], []
+
+    def large(x):
+        alive[:] = [ref for ref in alive if ref() is not None]
+        most.append(len(alive))
+        y = x + 1
+        alive.append(weakref.ref(y))
+        return y
+
+    turns = rotate((torch.randn(4),), {}, copies=6), rotate((torch.randn(64, 64),), {}, copies=2)
+    chosen = [
+        _Chosen(operator, (), t, deque(maxlen=len(t.calls)))
+        for operator, t in zip((aten.relu.default, large), turns, strict=True)
+    ]
+    done = _replay_calls(chosen, seconds=0.02, rounds=2)
+    assert done.copies == 6 and all(w.calls > 6 for w in done.windows)
+    assert [len(c.outputs) for c in chosen] == [6, 2]
+    assert max(most) <= 2

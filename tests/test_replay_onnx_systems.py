@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -524,9 +525,6 @@ def test_a_provider_that_gives_way_to_another_is_refused(monkeypatch: pytest.Mon
 
 
 def test_a_missing_framework_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(name: str) -> Any:
-        raise ModuleNotFoundError(name="onnxruntime")
-
-    monkeypatch.setattr(replay_onnx.importlib, "import_module", gone)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(MissingDependencyError, match="pip install onnx onnxruntime"):
         quick(product(), {"x": X})

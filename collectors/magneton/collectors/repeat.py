@@ -104,12 +104,15 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def check_repeatable(function: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> int:
-    """Run a call once on copies of its arguments, refuse it if it has side effects, and return the bytes of its outputs.
+    """Run a call once on copies of its arguments and refuse it if it has side effects.
 
     Args:
         function: an operator (``torch.ops.aten.mm.default``) or any callable made of operators.
         args: its arguments; they are not touched.
         kwargs: its keyword arguments.
+
+    Returns:
+        Bytes of its outputs.
 
     Raises:
         NotRepeatableError: it writes to what it did not make, draws random numbers or communicates, or an argument cannot
@@ -333,11 +336,16 @@ def _replay_calls(chosen: Sequence[_Chosen], *, seconds: float, rounds: int) -> 
 
     device = _device_of([c.turns.calls for c in chosen])
     sets = max(len(c.turns.calls) for c in chosen)
-    passes = [lambda turn=turn: [c.call(turn) for c in chosen] for turn in range(sets)]
+
+    def once(turn: int) -> None:
+        # Each keeps as many outputs as it has sets: small calls have many, and those of large ones would fill the memory.
+        for c in chosen:
+            c.outputs.append(c.call(turn))
+
     with _disable_current_modes(), torch.no_grad():
         return replay_in_turns(
             ", ".join(dict.fromkeys(operator_name(c.operator) for c in chosen)),
-            passes,
+            [partial(once, turn) for turn in range(sets)],
             seconds=seconds,
             rounds=rounds,
             synchronize=lambda _outputs: _synchronize(device),

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from magneton.collectors.frameworks import import_framework
 from magneton.collectors.replays import (
     NOT_SELECTED,
     NotRepeatableError,
@@ -26,7 +27,6 @@ from magneton.collectors.replays import (
     replay_in_turns,
     turns_for,
 )
-from magneton.schemas.errors import MissingDependencyError
 
 # Equations that call a jaxpr once with all their operands, and the parameter that holds it.
 _CALLS = {
@@ -47,14 +47,7 @@ def import_jax() -> Any:
     Raises:
         MissingDependencyError: it is not installed.
     """
-    try:
-        jax = importlib.import_module("jax")
-    except ModuleNotFoundError as error:
-        if error.name != "jax":
-            raise
-        raise MissingDependencyError(
-            "replaying a JAX program needs jax, which is not installed", remedy="pip install jax"
-        ) from error
+    jax = import_framework("jax", "replaying a JAX program", "jax")
     importlib.import_module("jax.extend.core")
     return jax
 

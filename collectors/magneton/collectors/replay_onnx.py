@@ -11,7 +11,6 @@ of a set, one session serves all sets, and its threads wait as in the program.
 
 from __future__ import annotations
 
-import importlib
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from magneton.collectors.frameworks import import_framework
 from magneton.collectors.replays import (
     NOT_SELECTED,
     NotRepeatableError,
@@ -34,7 +34,7 @@ from magneton.collectors.replays import (
     replay_in_turns,
     turns_for,
 )
-from magneton.schemas.errors import InputFormatError, InputNotFoundError, MissingDependencyError, UsageError
+from magneton.schemas.errors import InputFormatError, InputNotFoundError, UsageError
 
 _RANDOM = ("Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike")
 _COMMUNICATION = ("AllGather", "AllReduce", "AllToAll")
@@ -51,14 +51,8 @@ def import_onnx() -> tuple[Any, Any]:
     Raises:
         MissingDependencyError: one is not installed.
     """
-    try:
-        return importlib.import_module("onnx"), importlib.import_module("onnxruntime")
-    except ModuleNotFoundError as error:
-        if error.name not in ("onnx", "onnxruntime"):
-            raise
-        raise MissingDependencyError(
-            f"replaying nodes needs {error.name}, which is not installed", remedy="pip install onnx onnxruntime"
-        ) from error
+    onnx, ort = (import_framework(n, "replaying nodes", "onnx onnxruntime") for n in ("onnx", "onnxruntime"))
+    return onnx, ort
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ from heapq import heappop, heappush
 from typing import Any
 
 from magneton.collectors import replays
+from magneton.collectors.frameworks import import_framework
 from magneton.collectors.replays import NotRepeatableError, ReplayedCall
-from magneton.schemas.errors import MissingDependencyError, UsageError
+from magneton.schemas.errors import UsageError
 
 __all__ = ["import_tensorflow", "replay_operations"]
 
@@ -71,14 +72,7 @@ def import_tensorflow() -> Any:
     Raises:
         MissingDependencyError: it is not installed.
     """
-    try:
-        return importlib.import_module("tensorflow")
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
-        raise MissingDependencyError(
-            "replaying a TensorFlow program needs tensorflow, which is not installed", remedy="pip install tensorflow"
-        ) from error
+    return import_framework("tensorflow", "replaying a TensorFlow program", "tensorflow")
 
 
 @contextmanager

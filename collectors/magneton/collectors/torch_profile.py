@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import tempfile
 from pathlib import Path
 from typing import Any
 
+from magneton.collectors.frameworks import import_framework
 from magneton.collectors.scrub import Scrubber, compress_scrubbed
-from magneton.schemas.errors import MissingDependencyError
 from magneton.schemas.manifest import Device
 
 TRACE_NAME = "torch.pt.trace.json.gz"
@@ -21,14 +20,7 @@ def import_torch() -> Any:
     Raises:
         MissingDependencyError: it is not installed.
     """
-    try:
-        return importlib.import_module("torch")
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        raise MissingDependencyError(
-            "recording a PyTorch program needs torch, which is not installed", remedy="pip install 'magneton[torch]'"
-        ) from error
+    return import_framework("torch", "recording a PyTorch program", "'magneton[torch]'")
 
 
 class TorchProfile:

@@ -17,7 +17,7 @@ from magneton.analysis.energy.sensor import Response, SensorModel, Updates, boxc
 from magneton.analysis.energy.student import chi2_above, t_quantile
 from magneton.analysis.energy.timeline import Activity, Array, between
 
-# Of what is known to 10 %, one in ten is off by more than 5 %; to 6 %, by more than 3 %.
+# On simulated sensors one in ten of what is known to 10 % is off by more than 5 %, and of what is known to 6 % by more than 3 %.
 MAX_HALF_WIDTH = 0.06
 # Reach of a class's busy fraction over the readings, from the 5th to the 95th of a hundred.
 MIN_SPREAD = 0.05
