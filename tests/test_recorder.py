@@ -172,7 +172,7 @@ def test_a_torch_that_is_broken_is_not_called_missing(monkeypatch: pytest.Monkey
     def broken(_: str) -> None:
         raise ModuleNotFoundError("No module named 'typing_extensions'", name="typing_extensions")
 
-    monkeypatch.setattr(torch_profile.importlib, "import_module", broken)
+    monkeypatch.setattr("importlib.import_module", broken)
     with pytest.raises(ModuleNotFoundError, match="typing_extensions"):
         torch_profile.import_torch()
 
