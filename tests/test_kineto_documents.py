@@ -49,7 +49,8 @@ def test_metadata_and_layout_do_not_matter(indent: int | None, space: str) -> No
 
 
 def test_small_pieces_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    from magneton.transforms import inputs, json_events
+    from magneton.transforms.reading import codecs as inputs
+    from magneton.transforms.reading import json_array as json_events
 
     events = [{**e, "name": f"{e['name']}{i}", "ts": i} for i in range(200) for e in TRAPS]
     whole = run_of(document(events))

@@ -14,7 +14,7 @@ from magneton.schemas.errors import (
     LimitExceededError,
     UnsupportedCompressionError,
 )
-from magneton.transforms.textfile import TextFile, head, read_bytes
+from magneton.transforms.reading.textfile import TextFile, head, read_bytes
 
 TEXT = "".join(f"line {i}\n" for i in range(20000)).encode()
 

@@ -14,9 +14,9 @@ import msgspec
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.manifest import Workload
 from magneton.transforms.bench import result as r
-from magneton.transforms.localtime import LocalClock, date_order, nanoseconds, parse_zone
 from magneton.transforms.power.ptdaemon import MLPERF_ZONE, TIME
-from magneton.transforms.textfile import TextFile
+from magneton.transforms.reading.localtime import LocalClock, date_order, nanoseconds, parse_zone
+from magneton.transforms.reading.textfile import TextFile
 
 NAME = "mlperf-log"
 PREFIX = ":::MLLOG "

@@ -10,7 +10,7 @@ from typing import Any
 from magneton.schemas.errors import InputFormatError, InputNotFoundError
 from magneton.transforms.bench import guidellm, mlperf, sglang, vllm
 from magneton.transforms.bench.result import BenchOptions, BenchResult, decode
-from magneton.transforms.textfile import head
+from magneton.transforms.reading.textfile import head
 
 
 @dataclass(frozen=True)

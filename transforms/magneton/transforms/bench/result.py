@@ -16,7 +16,7 @@ import msgspec
 from magneton.schemas.clocks import REALTIME, clock_map
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.manifest import ClockAnchor, Workload
-from magneton.transforms.textfile import read_bytes
+from magneton.transforms.reading.textfile import read_bytes
 
 MAX_DETAIL_TEXT = 200
 Warning_ = tuple[str, int, str]

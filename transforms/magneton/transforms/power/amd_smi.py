@@ -9,13 +9,13 @@ from pathlib import Path
 
 from magneton.schemas.clocks import REALTIME
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.exact import is_missing, time_ns
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import cells_of, may_be_cut
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.readings import Series
 from magneton.transforms.power.textrows import TextRows
+from magneton.transforms.reading.decimals import is_missing, time_ns
 
 NAME = "amd-smi"
 # `socket_power` is the current power where the chip gives it and an average otherwise: so plain power.

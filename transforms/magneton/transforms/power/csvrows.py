@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from magneton.transforms.textfile import TextFile
+from magneton.transforms.reading.textfile import TextFile
 
 _NUMBER_END = re.compile(r"[+-]?\d*(?:\.(\d*))?", re.ASCII)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from magneton.transforms.exact import reading
+from magneton.transforms.reading.decimals import reading
 
 # Readings from which energy can be had. Which one is preferred is decided by the analysis, never here.
 ENERGY_COUNTER = "energy_counter"

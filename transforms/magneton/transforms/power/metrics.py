@@ -10,10 +10,10 @@ import re
 from collections.abc import Mapping
 
 from magneton.schemas.clocks import REALTIME
-from magneton.transforms.exact import reading
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.readings import Series, labels_json
+from magneton.transforms.reading.decimals import reading
 
 _DCGM: dict[str, tuple[str, str]] = {
     "DCGM_FI_DEV_POWER_USAGE": (fields.POWER, "W"),

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from magneton.schemas.clocks import CLOCKS
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, UsageError
-from magneton.transforms.exact import time_ns
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import cells_of, may_be_cut
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.readings import Series
 from magneton.transforms.power.textrows import TextRows
+from magneton.transforms.reading.decimals import time_ns
 
 NAME = "csv"
 _EXPONENTS = {"timestamp_ns": 0, "timestamp_us": 3, "timestamp_ms": 6, "timestamp_s": 9}

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from magneton.schemas.clocks import REALTIME
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.exact import is_missing
-from magneton.transforms.localtime import LocalClock, nanoseconds, need_zone
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import cells_of, may_be_cut
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.readings import Series
 from magneton.transforms.power.textrows import TextRows
+from magneton.transforms.reading.decimals import is_missing
+from magneton.transforms.reading.localtime import LocalClock, nanoseconds, need_zone
 
 NAME = "nvidia-smi"
 _TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?", re.ASCII)

@@ -13,11 +13,11 @@ from typing import Any
 import msgspec
 
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.exact import time_ns
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.metrics import MetricReader
-from magneton.transforms.textfile import read_bytes
+from magneton.transforms.reading.decimals import time_ns
+from magneton.transforms.reading.textfile import read_bytes
 
 NAME = "prometheus-json"
 

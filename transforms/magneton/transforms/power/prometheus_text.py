@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from magneton.transforms.exact import time_ns
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.metrics import MetricReader
 from magneton.transforms.power.textrows import TextRows
-from magneton.transforms.textfile import TextFile
+from magneton.transforms.reading.decimals import time_ns
+from magneton.transforms.reading.textfile import TextFile
 
 NAME = "prometheus-text"
 _NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:.]*", re.ASCII)

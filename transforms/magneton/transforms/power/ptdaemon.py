@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from magneton.schemas.clocks import REALTIME
-from magneton.transforms.exact import reading
-from magneton.transforms.localtime import LocalClock, date_order, nanoseconds, parse_zone
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import cells_of
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.readings import Series
 from magneton.transforms.power.textrows import TextRows
-from magneton.transforms.textfile import TextFile
+from magneton.transforms.reading.decimals import reading
+from magneton.transforms.reading.localtime import LocalClock, date_order, nanoseconds, parse_zone
+from magneton.transforms.reading.textfile import TextFile
 
 NAME = "ptdaemon"
 TIME = re.compile(r"(\d\d?)-(\d\d?)-(\d{4}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?", re.ASCII)

@@ -22,7 +22,7 @@ from magneton.transforms.power import (
     recorded,
 )
 from magneton.transforms.power.log import PowerLog, PowerOptions
-from magneton.transforms.textfile import head
+from magneton.transforms.reading.textfile import head
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import raw_lines
-from magneton.transforms.textfile import TextFile
+from magneton.transforms.reading.textfile import TextFile
 
 
 class TextRows:

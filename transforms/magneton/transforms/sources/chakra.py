@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from magneton.transforms.json_events import tolerant_loads
+from magneton.transforms.reading.json_array import tolerant_loads
 from magneton.transforms.sources import Input, Limits
 from magneton.transforms.sources.chrome_event import Elements, read_list
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, attributes, int64, json_text

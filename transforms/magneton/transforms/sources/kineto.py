@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.json_events import Clean, EventArray, value_end
-from magneton.transforms.microseconds import NotPlainError, to_ns
 from magneton.transforms.pairing import Paired, pair
+from magneton.transforms.reading.json_array import Clean, EventArray, value_end
+from magneton.transforms.reading.timestamps import NotPlainError, to_ns
 from magneton.transforms.sources import HEAD_BYTES, Input, Limits
 from magneton.transforms.sources.kineto_columns import Columns, Table
 from magneton.transforms.sources.kineto_dirty import Cleaned, clean, coerce_args

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN, MAX_EVENT_TIME_NS
-from magneton.transforms.json_events import NOT_FINITE
+from magneton.transforms.reading.json_array import NOT_FINITE
 from magneton.transforms.staging import MAX_RAW, Stage
 
 # Kind (see ``staging.KINDS``) and columns.

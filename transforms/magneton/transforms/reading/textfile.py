@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from magneton.schemas.errors import LimitExceededError
-from magneton.transforms.inputs import TraceInput
+from magneton.transforms.reading.codecs import TraceInput
 from magneton.transforms.sources import Limits
 
 MAX_BYTES = 4 << 30
