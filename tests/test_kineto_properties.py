@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 from tests.normalized import Normalizer, Run
 
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.transforms import nest, staging
+from magneton.transforms import nest
 from magneton.transforms.normalize import NormalizeOptions, normalize
 from magneton.transforms.sources import kineto
+from magneton.transforms.staging.stage import stage as staging
 
 Event = dict[str, Any]
 LAWS = settings(

@@ -13,7 +13,7 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.staging import NONE
+from magneton.transforms.staging.stage import NONE
 
 Ints = NDArray[np.int64]
 

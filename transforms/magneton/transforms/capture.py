@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from magneton.transforms.flows import fold_repeats, write_flows
-from magneton.transforms.grow import IdMap
 from magneton.transforms.host import HostPass, NextIds, Placed
 from magneton.transforms.link import DevicePass
-from magneton.transforms.out import RunWriter, Texts, known, sizes, threads
-from magneton.transforms.staging import KINDS, NONE, Stage
+from magneton.transforms.staging.arrays import IdMap
+from magneton.transforms.staging.stage import KINDS, NONE, Stage
+from magneton.transforms.staging.windows import windows
+from magneton.transforms.staging.writer import RunWriter, Texts, known, sizes, threads
 from magneton.transforms.steps import Steps
-from magneton.transforms.windows import windows
 
 EVENTS = ("ops", "launches", "kernels", "frames", "annotations", "counters")
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.staging import NONE, Stage
+from magneton.transforms.staging.stage import NONE, Stage
 
 if TYPE_CHECKING:
     from magneton.transforms.normalize import CaptureFile

@@ -16,9 +16,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from magneton.transforms.nest import Sweep
-from magneton.transforms.out import RunWriter
-from magneton.transforms.staging import NONE, Stage
-from magneton.transforms.windows import ends, windows
+from magneton.transforms.staging.stage import NONE, Stage
+from magneton.transforms.staging.windows import ends, windows
+from magneton.transforms.staging.writer import RunWriter
 
 FORWARD_BACKWARD = frozenset({"fwdbwd", "forward_backward"})
 _LAUNCH_TO_DEVICE = frozenset({"ac2g", "async_cpu_to_gpu", "async_gpu"})

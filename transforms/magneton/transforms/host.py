@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from magneton.transforms.autograd import Autograd
 from magneton.transforms.flows import FORWARD_BACKWARD, FlowEnds
 from magneton.transforms.frame_names import Place, module_instance, place
-from magneton.transforms.grow import Growing, IdMap
 from magneton.transforms.launch_names import capture_step, launches_graph, leaves_activity
 from magneton.transforms.module_tree import ModuleTree
 from magneton.transforms.nest import Sweep
-from magneton.transforms.out import RunWriter, Texts, ids, known, threads
-from magneton.transforms.staging import NONE, Stage
+from magneton.transforms.staging.arrays import Growing, IdMap
+from magneton.transforms.staging.stage import NONE, Stage
+from magneton.transforms.staging.windows import FOREVER, Window, ends, windows
+from magneton.transforms.staging.writer import RunWriter, Texts, ids, known, threads
 from magneton.transforms.steps import Steps
-from magneton.transforms.windows import FOREVER, Window, ends, windows
 
 KINDS = ("annotations", "frames", "ops", "launches", "flows")
 

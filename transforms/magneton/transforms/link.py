@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 
 from magneton.transforms.host import NextIds, Placed
 from magneton.transforms.kernel_class import kernel_class
-from magneton.transforms.out import RunWriter, Texts, ids, known, sizes, threads
-from magneton.transforms.staging import NONE, Stage
-from magneton.transforms.windows import windows
+from magneton.transforms.staging.stage import NONE, Stage
+from magneton.transforms.staging.windows import windows
+from magneton.transforms.staging.writer import RunWriter, Texts, ids, known, sizes, threads
 
 Ints = NDArray[np.int64]
 LINKS = pa.array(["launch", "external_id", "flow"], pa.string())

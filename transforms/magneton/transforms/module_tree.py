@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.transforms.frame_names import module_class
-from magneton.transforms.grow import Growing
-from magneton.transforms.staging import NONE
+from magneton.transforms.staging.arrays import Growing
+from magneton.transforms.staging.stage import NONE
 
 Ints = NDArray[np.int64]
 

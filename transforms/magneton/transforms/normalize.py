@@ -34,14 +34,14 @@ from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.capture import EVENTS, write_capture
 from magneton.transforms.execution_traces import join_execution_traces
 from magneton.transforms.host import NextIds
-from magneton.transforms.out import RunWriter
 from magneton.transforms.power.join import PowerInput, TraceSpan, time_line, write_power
 from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.reading.codecs import TraceInput
 from magneton.transforms.recorded import RecordedTable, first_instant, write_recorded
 from magneton.transforms.replay_files import place_replays_in
 from magneton.transforms.sources import Limits, Source, find_source
-from magneton.transforms.staging import Pool, Stage
+from magneton.transforms.staging.stage import Pool, Stage
+from magneton.transforms.staging.writer import RunWriter
 from magneton.transforms.values import KIND as VALUES
 from magneton.transforms.values import ValuesInput, write_values
 

@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.transforms.sources.rows import int64
-from magneton.transforms.staging import NONE, Stage
-from magneton.transforms.windows import FOREVER
+from magneton.transforms.staging.stage import NONE, Stage
+from magneton.transforms.staging.windows import FOREVER
 
 _VLLM = re.compile(
     r"execute(?:_(?P<padded>\d+))?_context_(?P<cr>\d{1,18})\((?P<ct>[^()]*)\)_generation_(?P<gr>\d{1,18})\((?P<gt>[^()]*)\)"

@@ -15,7 +15,7 @@ from magneton.schemas.errors import InputFormatError
 from magneton.schemas.manifest import Capture
 from magneton.schemas.parquet import inspect_file, read_table
 from magneton.transforms.host import NextIds
-from magneton.transforms.out import RunWriter
+from magneton.transforms.staging.writer import RunWriter
 
 KIND = "values"
 FORMAT = "magneton-values"

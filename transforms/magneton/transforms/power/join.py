@@ -15,9 +15,9 @@ import pyarrow as pa
 from magneton.schemas.clocks import REALTIME
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.manifest import MANIFEST_NAME, Capture, ClockAnchor
-from magneton.transforms.out import RunWriter
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.registry import read_power, rebase
+from magneton.transforms.staging.writer import RunWriter
 
 KIND = "energy"
 ENTRY_KIND = "power_log"

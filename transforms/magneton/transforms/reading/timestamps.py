@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from magneton.schemas.clocks import MAX_EVENT_TIME_NS
-from magneton.transforms.staging import NONE
+from magneton.transforms.staging.stage import NONE
 
 _NUMBER = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,17})?", re.ASCII)
 _CONTEXT = decimal.Context(prec=400, rounding=decimal.ROUND_HALF_EVEN)

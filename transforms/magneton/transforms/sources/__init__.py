@@ -5,7 +5,7 @@ A source is a module (or object) with
 * ``FORMAT``: the name written to ``captures.source_format``;
 * ``sniff(head: bytes, path: Path) -> bool``: does this look like ours? ``head`` is the first 64 KiB of the file *after*
   decompression (gzip and zstd are recognised by their first bytes), whatever the file is called;
-* ``read(source: Input, stage: Stage, limits: Limits) -> None``: stage every event (see ``magneton.transforms.staging``
+* ``read(source: Input, stage: Stage, limits: Limits) -> None``: stage every event (see ``magneton.transforms.staging.stage``
   for the columns and the rules) and fill ``stage.info``. ``source.blocks()`` yields decompressed bytes in blocks within
   the limits; ``source.path`` is there for formats that need random access (SQLite).
 
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging.stage import Stage
 
 # Modules of this package that are sources, in the order in which they are asked.
 SOURCES: list[str] = [

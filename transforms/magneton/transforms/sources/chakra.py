@@ -20,7 +20,7 @@ from magneton.transforms.reading.json_array import tolerant_loads
 from magneton.transforms.sources import Input, Limits
 from magneton.transforms.sources.chrome_event import Elements, read_list
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, attributes, int64, json_text
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging.stage import Stage
 
 FORMAT = "chakra"
 

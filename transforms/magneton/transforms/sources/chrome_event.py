@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from magneton.transforms.pairing import Paired, pair
 from magneton.transforms.reading.json_array import NOT_FINITE, Clean, EventArray, NumberText, tolerant_loads
 from magneton.transforms.reading.timestamps import text_to_ns
 from magneton.transforms.sources import Input, Limits
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, hand_over, int64, json_text
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging.pairing import Paired, pair
+from magneton.transforms.staging.stage import Stage
 
 PHASES = frozenset("BEXiIRCbneSTpFsftPNODMVvcr()")
 _FLOWS = frozenset("stf")

@@ -15,7 +15,7 @@ from typing import Any
 from magneton.transforms.sources import Input, Limits, xla
 from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, parse, read_list, usable
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging.stage import Stage
 
 Events = Callable[[], Iterable[bytes]]
 

@@ -19,7 +19,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.pairing import Paired, pair
 from magneton.transforms.reading.json_array import Clean, EventArray, value_end
 from magneton.transforms.reading.timestamps import NotPlainError, to_ns
 from magneton.transforms.sources import HEAD_BYTES, Input, Limits
@@ -36,7 +35,8 @@ from magneton.transforms.sources.kineto_events import (
     group_of,
 )
 from magneton.transforms.sources.kineto_header import ProcessNames, read_header
-from magneton.transforms.staging import NONE, Stage
+from magneton.transforms.staging.pairing import Paired, pair
+from magneton.transforms.staging.stage import NONE, Stage
 
 FORMAT = "kineto"
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.transforms.sources.kineto_events import CollectiveArgs, Event, FrameEvent
-from magneton.transforms.staging import NO_TEXT, NONE, Stage, Values
+from magneton.transforms.staging.stage import NO_TEXT, NONE, Stage, Values
 
 _CACHE = 100_000
 _COLLECTIVE = (

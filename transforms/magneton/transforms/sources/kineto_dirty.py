@@ -21,7 +21,7 @@ from magneton.transforms.reading.json_array import MAX_NUMBER, NOT_FINITE, Numbe
 from magneton.transforms.reading.timestamps import text_to_ns
 from magneton.transforms.sources import Limits
 from magneton.transforms.sources.kineto_events import ARGS, NO_ARGS, PHASES, Event, group_of
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging.stage import Stage
 
 _INT = re.compile(r"[+-]?\d{1,100}", re.ASCII)
 # Ids that only have to join: what does not fit 63 bits gets a stand-in.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from magneton.transforms.sources.kineto_events import Event
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging.stage import Stage
 
 # Top-level members that become fields of their own, or that name hosts and paths.
 _TAKEN = {"deviceProperties", "baseTimeNanoseconds", "distributedInfo", "host_name", "traceName"}

@@ -16,7 +16,7 @@ from typing import Any
 from magneton.transforms.sources import Input, Limits
 from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, read_list, usable
 from magneton.transforms.sources.rows import Notes, Row, attributes, int64, json_text
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging.stage import Stage
 
 FORMAT = "onnxruntime"
 

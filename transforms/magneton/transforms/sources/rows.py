@@ -10,7 +10,7 @@ import msgspec
 
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN, MAX_EVENT_TIME_NS
 from magneton.transforms.reading.json_array import NOT_FINITE
-from magneton.transforms.staging import MAX_RAW, Stage
+from magneton.transforms.staging.stage import MAX_RAW, Stage
 
 # Kind (see ``staging.KINDS``) and columns.
 Row = tuple[str, dict[str, Any]]

@@ -9,7 +9,7 @@ from magneton.transforms.sources import Input, Limits, nsys, rocpd
 from magneton.transforms.sources.local_file import local_file
 from magneton.transforms.sources.rows import Notes, hand_over
 from magneton.transforms.sources.sqlite_input import MAGIC, open_sqlite
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging.stage import Stage
 
 FORMAT = "sqlite"
 

@@ -18,7 +18,7 @@ from magneton.transforms.sources.local_file import mapped
 from magneton.transforms.sources.protowire import Buffer, WireError
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, hand_over, int64, round_to_ns
 from magneton.transforms.sources.xspace import Event, Line, Plane, Span, Stat, XSpace, looks_like_xspace
-from magneton.transforms.staging import Stage
+from magneton.transforms.staging.stage import Stage
 
 FORMAT = "xplane"
 

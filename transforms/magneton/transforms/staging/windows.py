@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.staging import KINDS, NONE, OPEN, Stage
+from magneton.transforms.staging.stage import KINDS, NONE, OPEN, Stage
 
 FOREVER = 2**63 - 1
 _NATIVE_ID = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.staging import NONE
+from magneton.transforms.staging.stage import NONE
 
 Ints = NDArray[np.int64]
 _PAGE_BITS = 16

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from magneton.schemas.columns import INTS
 from magneton.schemas.parquet import TableWriter
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.transforms.staging import NONE, Pool, Stage
+from magneton.transforms.staging.stage import NONE, Pool, Stage
 
 _AHEAD = 2
 

@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from magneton.transforms.staging import NONE, OPEN, Stage
+from magneton.transforms.staging.stage import NONE, OPEN, Stage
 
 UNTERMINATED_SLICE = "unterminated_slice"
 UNTERMINATED_ASYNC = "unterminated_async"
