@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magneton.transforms.graph_replay import captured_graphs, label_blocks, place_by_capture
-from magneton.transforms.kernel_names import MEMCPY, MEMSET, UNNAMED
+from magneton.transforms.naming.kernel_names import MEMCPY, MEMSET, UNNAMED
 
 LAYER = ["norm", "qkv", "attention", "out", "mlp"]
 FIRST = ["embedding", "norm", "qkv"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magneton.transforms.kernel_names import (
+from magneton.transforms.naming.kernel_names import (
     BARE,
     CUT,
     EXACT,

@@ -114,7 +114,7 @@ def dynamic_powers(classes: list[str], board: Board, rng: np.random.Generator) -
     """Return the power above idle, W, of each class for one run, drawn from the table.
 
     Args:
-        classes: kernel classes (of ``magneton.transforms.kernel_class``); a suffix after ``:`` tells kernels of one
+        classes: kernel classes (of ``magneton.transforms.naming.kernel_classes``); a suffix after ``:`` tells kernels of one
             class apart, and each then draws its own power.
         board: board it runs on.
         rng: source of the draw.

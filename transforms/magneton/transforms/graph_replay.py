@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.kernel_names import MEMCPY, MEMSET, UNNAMED, agreement
-from magneton.transforms.launch_names import capture_step
+from magneton.transforms.naming.kernel_names import MEMCPY, MEMSET, UNNAMED, agreement
+from magneton.transforms.naming.launch_names import capture_step
 from magneton.transforms.repeats import Repeats, find_repeats
 from magneton.transforms.sequence_align import align
 

@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from magneton.transforms.autograd import Autograd
 from magneton.transforms.flows import FORWARD_BACKWARD, FlowEnds
-from magneton.transforms.frame_names import Place, module_instance, place
-from magneton.transforms.launch_names import capture_step, launches_graph, leaves_activity
 from magneton.transforms.module_tree import ModuleTree
+from magneton.transforms.naming.frame_names import Place, module_instance, place
+from magneton.transforms.naming.launch_names import capture_step, launches_graph, leaves_activity
 from magneton.transforms.nest import Sweep
 from magneton.transforms.staging.arrays import Growing, IdMap
 from magneton.transforms.staging.stage import NONE, Stage

@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from magneton.transforms.host import NextIds, Placed
-from magneton.transforms.kernel_class import kernel_class
+from magneton.transforms.naming.kernel_classes import kernel_class
 from magneton.transforms.staging.stage import NONE, Stage
 from magneton.transforms.staging.windows import windows
 from magneton.transforms.staging.writer import RunWriter, Texts, ids, known, sizes, threads

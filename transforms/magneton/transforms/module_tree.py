@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.frame_names import module_class
+from magneton.transforms.naming.frame_names import module_class
 from magneton.transforms.staging.arrays import Growing
 from magneton.transforms.staging.stage import NONE
 

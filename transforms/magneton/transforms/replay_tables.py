@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from magneton.transforms.graph_replay import captured_graphs, label_blocks, place_by_capture
-from magneton.transforms.kernel_names import activity_token, launch_token
-from magneton.transforms.launch_names import leaves_activity
+from magneton.transforms.naming.kernel_names import activity_token, launch_token
+from magneton.transforms.naming.launch_names import leaves_activity
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]

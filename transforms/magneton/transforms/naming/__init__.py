@@ -1,0 +1,1 @@
+"""What names say: kernels and their classes, launch calls, Python frames."""
