@@ -15,7 +15,7 @@ import pytest
 from magneton.flows.normalize import normalize
 from magneton.schemas.errors import InputFormatError, UnsupportedCompressionError
 from magneton.schemas.parquet import read_table
-from magneton.transforms.steps import parse
+from magneton.transforms.linking.steps import parse
 
 
 def trace(path: Path, *events: dict[str, Any]) -> Path:

@@ -13,10 +13,10 @@ from tests.made_traces import document, kernel, op, run_of
 from tests.normalized import Normalizer
 
 from magneton.schemas.errors import InputFormatError
+from magneton.transforms.linking.steps import parse
 from magneton.transforms.naming.frame_names import Place, module_class, module_instance, place
 from magneton.transforms.naming.kernel_classes import kernel_class
 from magneton.transforms.naming.launch_names import capture_step, launches_graph, leaves_activity
-from magneton.transforms.steps import parse
 
 # --- steps ---------------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.normalized import Normalizer, Run
 
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.transforms import nest
+from magneton.transforms.linking import nest
 from magneton.transforms.normalize import NormalizeOptions, normalize
 from magneton.transforms.sources import kineto
 from magneton.transforms.staging.stage import stage as staging

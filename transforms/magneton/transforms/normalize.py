@@ -31,9 +31,9 @@ from magneton.schemas.manifest import (
     write_manifest,
 )
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.transforms.capture import EVENTS, write_capture
 from magneton.transforms.execution_traces import join_execution_traces
-from magneton.transforms.host import NextIds
+from magneton.transforms.linking.capture_tables import EVENTS, write_capture
+from magneton.transforms.linking.host import NextIds
 from magneton.transforms.power.join import PowerInput, TraceSpan, time_line, write_power
 from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.reading.codecs import TraceInput

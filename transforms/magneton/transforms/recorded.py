@@ -14,7 +14,7 @@ from magneton.schemas.clocks import REALTIME, clock_map
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.manifest import Capture, ClockAnchor
 from magneton.schemas.parquet import inspect_file, read_table
-from magneton.transforms.host import NextIds
+from magneton.transforms.linking.host import NextIds
 from magneton.transforms.staging.writer import RunWriter
 
 KNOBS, STEPS = "knobs", "steps"

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.manifest import Capture
 from magneton.schemas.parquet import inspect_file, read_table
-from magneton.transforms.host import NextIds
+from magneton.transforms.linking.host import NextIds
 from magneton.transforms.staging.writer import RunWriter
 
 KIND = "values"

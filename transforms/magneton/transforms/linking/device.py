@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from magneton.transforms.host import NextIds, Placed
+from magneton.transforms.linking.host import NextIds, Placed
 from magneton.transforms.naming.kernel_classes import kernel_class
 from magneton.transforms.staging.stage import NONE, Stage
 from magneton.transforms.staging.windows import windows

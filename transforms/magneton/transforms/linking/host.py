@@ -14,17 +14,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from magneton.transforms.autograd import Autograd
-from magneton.transforms.flows import FORWARD_BACKWARD, FlowEnds
-from magneton.transforms.module_tree import ModuleTree
+from magneton.transforms.linking.autograd import Autograd
+from magneton.transforms.linking.flow_events import FORWARD_BACKWARD, FlowEnds
+from magneton.transforms.linking.module_tree import ModuleTree
+from magneton.transforms.linking.nest import Sweep
+from magneton.transforms.linking.steps import Steps
 from magneton.transforms.naming.frame_names import Place, module_instance, place
 from magneton.transforms.naming.launch_names import capture_step, launches_graph, leaves_activity
-from magneton.transforms.nest import Sweep
 from magneton.transforms.staging.arrays import Growing, IdMap
 from magneton.transforms.staging.stage import NONE, Stage
 from magneton.transforms.staging.windows import FOREVER, Window, ends, windows
 from magneton.transforms.staging.writer import RunWriter, Texts, ids, known, threads
-from magneton.transforms.steps import Steps
 
 KINDS = ("annotations", "frames", "ops", "launches", "flows")
 

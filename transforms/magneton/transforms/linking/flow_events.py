@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from magneton.transforms.nest import Sweep
+from magneton.transforms.linking.nest import Sweep
 from magneton.transforms.staging.stage import NONE, Stage
 from magneton.transforms.staging.windows import ends, windows
 from magneton.transforms.staging.writer import RunWriter

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from magneton.transforms.flows import fold_repeats, write_flows
-from magneton.transforms.host import HostPass, NextIds, Placed
-from magneton.transforms.link import DevicePass
+from magneton.transforms.linking.device import DevicePass
+from magneton.transforms.linking.flow_events import fold_repeats, write_flows
+from magneton.transforms.linking.host import HostPass, NextIds, Placed
+from magneton.transforms.linking.steps import Steps
 from magneton.transforms.staging.arrays import IdMap
 from magneton.transforms.staging.stage import KINDS, NONE, Stage
 from magneton.transforms.staging.windows import windows
 from magneton.transforms.staging.writer import RunWriter, Texts, known, sizes, threads
-from magneton.transforms.steps import Steps
 
 EVENTS = ("ops", "launches", "kernels", "frames", "annotations", "counters")
 
