@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magneton.transforms.graph_replay import captured_graphs, label_blocks, place_by_capture
+from magneton.transforms.cuda_graphs.place import captured_graphs, label_blocks, place_by_capture
 from magneton.transforms.naming.kernel_names import MEMCPY, MEMSET, UNNAMED
 
 LAYER = ["norm", "qkv", "attention", "out", "mlp"]

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magneton.transforms.repeats import Repeats, find_repeats
+from magneton.transforms.cuda_graphs.layers import Repeats, find_repeats
 
 SLIDING = [
     "norm",

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.transforms.replay_tables import CHANGED_COLUMNS, Warned, place_replays
+from magneton.transforms.cuda_graphs.columns import CHANGED_COLUMNS, Warned, place_replays
 
 LAYER = ["norm", "qkv", "attention", "out", "mlp"]
 PASS = ["embedding", *LAYER * 4, "head"]

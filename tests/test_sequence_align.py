@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magneton.transforms.sequence_align import align
+from magneton.transforms.cuda_graphs.sequence_align import align
 
 CODES = st.lists(st.integers(0, 4), max_size=12)
 

@@ -31,6 +31,7 @@ from magneton.schemas.manifest import (
     write_manifest,
 )
 from magneton.schemas.run_tables import RUN_TABLES
+from magneton.transforms.cuda_graphs.rewrite import place_replays_in
 from magneton.transforms.execution_traces import join_execution_traces
 from magneton.transforms.linking.capture_tables import EVENTS, write_capture
 from magneton.transforms.linking.host import NextIds
@@ -38,7 +39,6 @@ from magneton.transforms.power.join import PowerInput, TraceSpan, time_line, wri
 from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.reading.codecs import TraceInput
 from magneton.transforms.recorded import RecordedTable, first_instant, write_recorded
-from magneton.transforms.replay_files import place_replays_in
 from magneton.transforms.sources import Limits, Source, find_source
 from magneton.transforms.staging.stage import Pool, Stage
 from magneton.transforms.staging.writer import RunWriter

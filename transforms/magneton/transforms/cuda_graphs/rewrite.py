@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 
 from magneton.schemas.parquet import TableWriter
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.transforms.replay_tables import GRAPH_CAPTURE, KERNEL_COLUMNS, LAUNCH_COLUMNS, Warned, place_replays
+from magneton.transforms.cuda_graphs.columns import GRAPH_CAPTURE, KERNEL_COLUMNS, LAUNCH_COLUMNS, Warned, place_replays
 
 _STEP_COLUMNS = ["step_id", "context_tokens", "generation_tokens"]
 _ANNOTATION_COLUMNS = ["capture", "rank", "name", "ts_ns", "dur_ns"]

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from magneton.transforms.graph_replay import captured_graphs, label_blocks, place_by_capture
+from magneton.transforms.cuda_graphs.place import captured_graphs, label_blocks, place_by_capture
 from magneton.transforms.naming.kernel_names import activity_token, launch_token
 from magneton.transforms.naming.launch_names import leaves_activity
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from magneton.transforms.cuda_graphs.sequence_align import align
 from magneton.transforms.naming.kernel_names import family
-from magneton.transforms.sequence_align import align
 
 Ints = NDArray[np.int64]
 

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from magneton.transforms.cuda_graphs.layers import Repeats, find_repeats
+from magneton.transforms.cuda_graphs.sequence_align import align
 from magneton.transforms.naming.kernel_names import MEMCPY, MEMSET, UNNAMED, agreement
 from magneton.transforms.naming.launch_names import capture_step
-from magneton.transforms.repeats import Repeats, find_repeats
-from magneton.transforms.sequence_align import align
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
