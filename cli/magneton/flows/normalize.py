@@ -14,9 +14,9 @@ from magneton.transforms import normalize as transform
 from magneton.transforms.normalize import NormalizeOptions
 from magneton.transforms.power.join import ENTRY_KIND, KIND, PowerInput, open_power, options_of
 from magneton.transforms.power.registry import find_format
-from magneton.transforms.recorded import TABLES, RecordedTable
-from magneton.transforms.values import KIND as VALUES
-from magneton.transforms.values import ValuesInput
+from magneton.transforms.recorded.tables import TABLES, RecordedTable
+from magneton.transforms.recorded.values import KIND as VALUES
+from magneton.transforms.recorded.values import ValuesInput
 
 __all__ = ["ExtraFiles", "NormalizeOptions", "normalize"]
 

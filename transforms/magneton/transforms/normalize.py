@@ -38,12 +38,12 @@ from magneton.transforms.linking.host import NextIds
 from magneton.transforms.power.join import PowerInput, TraceSpan, time_line, write_power
 from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.reading.codecs import TraceInput
-from magneton.transforms.recorded import RecordedTable, first_instant, write_recorded
+from magneton.transforms.recorded.tables import RecordedTable, first_instant, write_recorded
+from magneton.transforms.recorded.values import KIND as VALUES
+from magneton.transforms.recorded.values import ValuesInput, write_values
 from magneton.transforms.sources import Limits, Source, find_source
 from magneton.transforms.staging.stage import Pool, Stage
 from magneton.transforms.staging.writer import RunWriter
-from magneton.transforms.values import KIND as VALUES
-from magneton.transforms.values import ValuesInput, write_values
 
 PROFILE = "profile"
 GRAPH_CAPTURE = "graph_capture"
