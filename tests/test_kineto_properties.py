@@ -18,7 +18,7 @@ from tests.normalized import Normalizer, Run
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.linking import nest
 from magneton.transforms.normalize import NormalizeOptions, normalize
-from magneton.transforms.sources import kineto
+from magneton.transforms.sources.kineto import source as kineto
 from magneton.transforms.staging.stage import stage as staging
 
 Event = dict[str, Any]

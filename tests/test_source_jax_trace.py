@@ -14,8 +14,9 @@ from typing import Any
 
 import msgspec
 
-from magneton.transforms.sources import jax_trace, xplane
+from magneton.transforms.sources import jax_trace
 from magneton.transforms.sources.rows import Notes
+from magneton.transforms.sources.xla import xplane
 
 Found = dict[str, list[dict[str, Any]]]
 

@@ -15,9 +15,11 @@ import pytest
 from tests.normalized import Normalizer
 
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, TruncatedInputError
-from magneton.transforms.sources import Limits, nsys, sqlite
+from magneton.transforms.sources import Limits
 from magneton.transforms.sources.rows import Notes
-from magneton.transforms.sources.sqlite_input import integer, open_sqlite
+from magneton.transforms.sources.sqlite import nsys
+from magneton.transforms.sources.sqlite import source as sqlite
+from magneton.transforms.sources.sqlite.database import integer, open_sqlite
 
 PID = 4321
 THREAD = PID << 24 | 77

@@ -7,9 +7,9 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from magneton.transforms.sources import rocpd
 from magneton.transforms.sources.rows import Notes
-from magneton.transforms.sources.sqlite_input import open_sqlite
+from magneton.transforms.sources.sqlite import rocpd
+from magneton.transforms.sources.sqlite.database import open_sqlite
 
 UUID = "_0000abcd_0000_0000_0000_00000000000{}"
 

@@ -28,13 +28,13 @@ from magneton.transforms.staging.stage import Stage
 
 # Modules of this package that are sources, in the order in which they are asked.
 SOURCES: list[str] = [
-    "xplane",
-    "sqlite",
+    "xla.xplane",
+    "sqlite.source",
     "onnxruntime",
     "chakra",
     "jax_trace",
     "tensorflow_timeline",
-    "kineto",
+    "kineto.source",
 ]
 
 HEAD_BYTES = 64 << 10

@@ -14,8 +14,8 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from magneton.transforms.sources.hlo import Instruction
 from magneton.transforms.sources.rows import Row, attributes, int64, json_text
+from magneton.transforms.sources.xla.hlo import Instruction
 
 Role = Literal["stream", "device_ops", "view", "host"]
 

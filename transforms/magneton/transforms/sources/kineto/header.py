@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from magneton.transforms.sources.kineto_events import Event
+from magneton.transforms.sources.kineto.events import Event
 from magneton.transforms.staging.stage import Stage
 
 # Top-level members that become fields of their own, or that name hosts and paths.

@@ -22,9 +22,8 @@ from magneton.schemas.errors import InputFormatError
 from magneton.transforms.reading.json_array import Clean, EventArray, value_end
 from magneton.transforms.reading.timestamps import NotPlainError, to_ns
 from magneton.transforms.sources import HEAD_BYTES, Input, Limits
-from magneton.transforms.sources.kineto_columns import Columns, Table
-from magneton.transforms.sources.kineto_dirty import Cleaned, clean, coerce_args
-from magneton.transforms.sources.kineto_events import (
+from magneton.transforms.sources.kineto.columns import Columns, Table
+from magneton.transforms.sources.kineto.events import (
     ARGS,
     DECODE_ARGS,
     PHASES,
@@ -34,7 +33,8 @@ from magneton.transforms.sources.kineto_events import (
     decode_frames,
     group_of,
 )
-from magneton.transforms.sources.kineto_header import ProcessNames, read_header
+from magneton.transforms.sources.kineto.header import ProcessNames, read_header
+from magneton.transforms.sources.kineto.malformed import Cleaned, clean, coerce_args
 from magneton.transforms.staging.pairing import Paired, pair
 from magneton.transforms.staging.stage import NONE, Stage
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.sources import Input, Limits, nsys, rocpd
+from magneton.transforms.sources import Input, Limits
 from magneton.transforms.sources.local_file import local_file
 from magneton.transforms.sources.rows import Notes, hand_over
-from magneton.transforms.sources.sqlite_input import MAGIC, open_sqlite
+from magneton.transforms.sources.sqlite import nsys, rocpd
+from magneton.transforms.sources.sqlite.database import MAGIC, open_sqlite
 from magneton.transforms.staging.stage import Stage
 
 FORMAT = "sqlite"

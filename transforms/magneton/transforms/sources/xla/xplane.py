@@ -12,12 +12,13 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from magneton.schemas.errors import InputFormatError, TruncatedInputError
-from magneton.transforms.sources import Input, Limits, xla
-from magneton.transforms.sources.hlo import Instruction, read_module
+from magneton.transforms.sources import Input, Limits
 from magneton.transforms.sources.local_file import mapped
-from magneton.transforms.sources.protowire import Buffer, WireError
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, hand_over, int64, round_to_ns
-from magneton.transforms.sources.xspace import Event, Line, Plane, Span, Stat, XSpace, looks_like_xspace
+from magneton.transforms.sources.xla import planes as xla
+from magneton.transforms.sources.xla.hlo import Instruction, read_module
+from magneton.transforms.sources.xla.protowire import Buffer, WireError
+from magneton.transforms.sources.xla.xspace import Event, Line, Plane, Span, Stat, XSpace, looks_like_xspace
 from magneton.transforms.staging.stage import Stage
 
 FORMAT = "xplane"

@@ -20,7 +20,7 @@ from magneton.schemas.errors import InputFormatError
 from magneton.transforms.reading.json_array import MAX_NUMBER, NOT_FINITE, NumberText, tolerant_loads
 from magneton.transforms.reading.timestamps import text_to_ns
 from magneton.transforms.sources import Limits
-from magneton.transforms.sources.kineto_events import ARGS, NO_ARGS, PHASES, Event, group_of
+from magneton.transforms.sources.kineto.events import ARGS, NO_ARGS, PHASES, Event, group_of
 from magneton.transforms.staging.stage import Stage
 
 _INT = re.compile(r"[+-]?\d{1,100}", re.ASCII)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 
-from magneton.transforms.sources.protowire import (
+from magneton.transforms.sources.xla.protowire import (
     FIXED64,
     LENGTH,
     VARINT,

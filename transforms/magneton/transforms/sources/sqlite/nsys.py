@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from magneton.transforms.sources.rows import Notes, Row, attributes, int64, json_text
-from magneton.transforms.sources.sqlite_input import Cell, Database, Lookup, Record, events, integer
+from magneton.transforms.sources.sqlite.database import Cell, Database, Lookup, Record, events, integer
 
 FORMAT = "nsys"
 

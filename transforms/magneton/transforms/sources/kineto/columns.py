@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.sources.kineto_events import CollectiveArgs, Event, FrameEvent
+from magneton.transforms.sources.kineto.events import CollectiveArgs, Event, FrameEvent
 from magneton.transforms.staging.stage import NO_TEXT, NONE, Stage, Values
 
 _CACHE = 100_000

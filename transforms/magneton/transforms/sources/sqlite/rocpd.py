@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from magneton.transforms.sources.rows import Notes, Row, attributes, json_text
-from magneton.transforms.sources.sqlite_input import Cell, Database, Record, events, integer
+from magneton.transforms.sources.sqlite.database import Cell, Database, Record, events, integer
 
 FORMAT = "rocpd"
 

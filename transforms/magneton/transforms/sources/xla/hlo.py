@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magneton.transforms.sources.protowire import LENGTH, VARINT, Buffer, fields, signed, text, varints
+from magneton.transforms.sources.xla.protowire import LENGTH, VARINT, Buffer, fields, signed, text, varints
 
 # xla_data.proto, PrimitiveType
 _TYPES = {

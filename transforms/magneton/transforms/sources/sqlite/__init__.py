@@ -1,0 +1,1 @@
+"""Profiles kept in SQLite: NVIDIA Nsight Systems and AMD rocpd."""

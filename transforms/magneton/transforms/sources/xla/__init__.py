@@ -1,0 +1,1 @@
+"""Profiles of XLA, as JAX and TensorFlow write them."""
