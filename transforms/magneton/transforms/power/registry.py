@@ -12,16 +12,10 @@ import pyarrow as pa
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN, REALTIME, ClockMap, clock_map
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, InputNotFoundError, UsageError
 from magneton.schemas.manifest import ClockAnchor
-from magneton.transforms.power import (
-    amd_smi,
-    neutral_csv,
-    nvidia_smi,
-    prometheus_json,
-    prometheus_text,
-    ptdaemon,
-    recorded,
-)
+from magneton.transforms.power import amd_smi, neutral_csv, nvidia_smi, ptdaemon, recorded
 from magneton.transforms.power.log import PowerLog, PowerOptions
+from magneton.transforms.power.prometheus import exposition as prometheus_text
+from magneton.transforms.power.prometheus import response as prometheus_json
 from magneton.transforms.reading.textfile import head
 
 

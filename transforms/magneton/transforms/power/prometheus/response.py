@@ -15,7 +15,7 @@ import msgspec
 from magneton.schemas.errors import InputFormatError
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
-from magneton.transforms.power.metrics import MetricReader
+from magneton.transforms.power.prometheus.metrics import MetricReader
 from magneton.transforms.reading.decimals import time_ns
 from magneton.transforms.reading.textfile import read_bytes
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
-from magneton.transforms.power.metrics import MetricReader
+from magneton.transforms.power.prometheus.metrics import MetricReader
 from magneton.transforms.power.textrows import TextRows
 from magneton.transforms.reading.decimals import time_ns
 from magneton.transforms.reading.textfile import TextFile
