@@ -19,7 +19,7 @@ from tests.normalized import Normalizer, Run
 
 from magneton.flows.normalize import ExtraFiles
 from magneton.schemas import errors
-from magneton.transforms.normalize import NormalizeOptions
+from magneton.transforms.job import NormalizeOptions
 
 FAULTS = Path(__file__).parent / "faults"
 

@@ -11,7 +11,8 @@ from hypothesis import HealthCheck, settings
 from tests.normalized import Run
 
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.transforms.normalize import NormalizeOptions, normalize
+from magneton.transforms.job import NormalizeOptions
+from magneton.transforms.normalize import normalize
 
 KINDS = settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 Event = dict[str, Any]

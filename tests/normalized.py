@@ -13,7 +13,7 @@ import pyarrow as pa
 from magneton.flows.normalize import ExtraFiles, normalize
 from magneton.schemas.manifest import Manifest
 from magneton.schemas.parquet import read_table
-from magneton.transforms.normalize import NormalizeOptions
+from magneton.transforms.job import NormalizeOptions
 
 
 class Run:

@@ -34,7 +34,8 @@ from magneton.schemas.errors import EXIT_BAD_INPUT, MagnetonError
 from magneton.schemas.parquet import read_table
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.bench.registry import read_bench
-from magneton.transforms.normalize import NormalizeOptions, normalize
+from magneton.transforms.job import NormalizeOptions
+from magneton.transforms.normalize import normalize
 from magneton.transforms.power.log import PowerOptions
 from magneton.transforms.power.registry import read_power
 

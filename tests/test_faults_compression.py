@@ -60,7 +60,8 @@ _MEASURE = """
 import resource, sys, time
 from pathlib import Path
 from magneton.schemas.errors import MagnetonError
-from magneton.transforms.normalize import NormalizeOptions, normalize
+from magneton.transforms.job import NormalizeOptions
+from magneton.transforms.normalize import normalize
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 start = time.monotonic()
 limits = {} if sys.argv[3] == "default" else {"max_decompressed_bytes": int(sys.argv[3])}

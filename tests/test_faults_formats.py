@@ -11,7 +11,7 @@ from tests.normalized import Normalizer
 
 from magneton.flows.normalize import ExtraFiles, normalize
 from magneton.schemas.errors import MagnetonError
-from magneton.transforms.normalize import NormalizeOptions
+from magneton.transforms.job import NormalizeOptions
 
 
 def _alone(context: Context, value: Any, key: str) -> None:

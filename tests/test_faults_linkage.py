@@ -24,7 +24,8 @@ from tests.fault_cases import (
 )
 from tests.normalized import Normalizer, Run
 
-from magneton.transforms.normalize import NormalizeOptions, normalize
+from magneton.transforms.job import NormalizeOptions
+from magneton.transforms.normalize import normalize
 
 
 def _host_parents(run: Run) -> dict[str, str | None]:

@@ -26,7 +26,8 @@ from tests.fault_cases import (
 from tests.normalized import Normalizer, Run
 
 from magneton.schemas.errors import TruncatedInputError
-from magneton.transforms.normalize import NormalizeOptions, normalize
+from magneton.transforms.job import NormalizeOptions
+from magneton.transforms.normalize import normalize
 
 MINUTE_NS = 60 * 10**9
 

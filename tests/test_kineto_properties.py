@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from tests.normalized import Normalizer, Run
 
 from magneton.schemas.run_tables import RUN_TABLES
+from magneton.transforms.job import NormalizeOptions
 from magneton.transforms.linking import nest
-from magneton.transforms.normalize import NormalizeOptions, normalize
+from magneton.transforms.normalize import normalize
 from magneton.transforms.sources.kineto import source as kineto
 from magneton.transforms.staging.stage import stage as staging
 

@@ -15,7 +15,7 @@ import pytest
 from tests.normalized import Normalizer
 
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, TruncatedInputError
-from magneton.transforms.sources import Limits
+from magneton.transforms.reading.limits import Limits
 from magneton.transforms.sources.rows import Notes
 from magneton.transforms.sources.sqlite import nsys
 from magneton.transforms.sources.sqlite import source as sqlite

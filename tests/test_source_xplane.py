@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magneton.schemas.errors import InputFormatError, TruncatedInputError
-from magneton.transforms.sources import Limits
+from magneton.transforms.reading.limits import Limits
 from magneton.transforms.sources.rows import Notes, round_to_ns
 from magneton.transforms.sources.xla import protowire, xplane
 from magneton.transforms.sources.xla.xspace import XSpace, looks_like_xspace

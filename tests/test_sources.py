@@ -18,7 +18,8 @@ import zstandard
 from tests.normalized import Normalizer, Run
 
 from magneton.schemas.errors import InputFormatError, TruncatedInputError
-from magneton.transforms.normalize import NormalizeOptions, normalize
+from magneton.transforms.job import NormalizeOptions
+from magneton.transforms.normalize import normalize
 
 # file: format, rows by table, nanoseconds by table
 SAMPLES: dict[str, tuple[str, dict[str, int], dict[str, int]]] = {

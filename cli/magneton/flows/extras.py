@@ -15,7 +15,7 @@ from magneton.schemas.errors import InputFormatError, InputNotFoundError, UsageE
 from magneton.schemas.manifest import ClockAnchor, Workload
 from magneton.transforms.bench.registry import read_bench
 from magneton.transforms.bench.result import BenchOptions
-from magneton.transforms.normalize import Extra
+from magneton.transforms.job import Extra
 from magneton.transforms.power.join import open_power
 from magneton.transforms.power.log import PowerOptions
 from magneton.transforms.reading.decimals import time_ns

@@ -11,7 +11,7 @@ from magneton.schemas.errors import ChecksumError, InputFormatError, InputNotFou
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.manifest import MANIFEST_NAME, FileEntry, Manifest, System, read_manifest, write_manifest
 from magneton.transforms import normalize as transform
-from magneton.transforms.normalize import NormalizeOptions
+from magneton.transforms.job import NormalizeOptions
 from magneton.transforms.power.join import ENTRY_KIND, KIND, PowerInput, open_power, options_of
 from magneton.transforms.power.registry import find_format
 from magneton.transforms.recorded.tables import TABLES, RecordedTable

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from magneton.transforms.staging.stage import NONE, Stage
 
 if TYPE_CHECKING:
-    from magneton.transforms.normalize import CaptureFile
+    from magneton.transforms.job import CaptureFile
 
 CHAKRA = "chakra"
 # Recordings rarely begin and end together; but what both have must agree, and be most of the shorter one.

@@ -9,8 +9,7 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,119 +32,21 @@ from magneton.schemas.manifest import (
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.cuda_graphs.rewrite import place_replays_in
 from magneton.transforms.execution_traces import join_execution_traces
+from magneton.transforms.job import GRAPH_CAPTURE, PROFILE, CaptureFile, Extra, NormalizeOptions
 from magneton.transforms.linking.capture_tables import EVENTS, write_capture
 from magneton.transforms.linking.host import NextIds
-from magneton.transforms.power.join import PowerInput, TraceSpan, time_line, write_power
+from magneton.transforms.power.join import TraceSpan, time_line, write_power
 from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.reading.codecs import TraceInput
-from magneton.transforms.recorded.tables import RecordedTable, first_instant, write_recorded
-from magneton.transforms.recorded.values import KIND as VALUES
-from magneton.transforms.recorded.values import ValuesInput, write_values
-from magneton.transforms.sources import Limits, Source, find_source
+from magneton.transforms.reading.limits import Limits
+from magneton.transforms.recorded.tables import first_instant, write_recorded
+from magneton.transforms.recorded.values import write_values
+from magneton.transforms.sources import find_source
 from magneton.transforms.staging.stage import Pool, Stage
 from magneton.transforms.staging.writer import RunWriter
 
-PROFILE = "profile"
-GRAPH_CAPTURE = "graph_capture"
-DEFAULT_MEMORY_MB = 128
 _THREADS = 2
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".pb", ".sqlite", ".db", ".xplane", ".chakra")
-
-Progress = Callable[[str, int, int | None], None]
-
-
-@dataclass(frozen=True)
-class NormalizeOptions:
-    """How to normalise.
-
-    Attributes:
-        label: name of the run for people; default: the name of the first input.
-        keep_raw: copy the inputs into the recording.
-        overwrite: replace an earlier recording at the output.
-        allow_truncated: keep what can be read of a file that stops in the middle.
-        max_event_dur_ns: longest credible event; longer ones are quarantined.
-        max_decompressed_bytes: most bytes one file may decompress to.
-        max_ratio: most bytes out per byte in, past ``ratio_floor_bytes``.
-        ratio_floor_bytes: see ``max_ratio``.
-        memory_limit_mb: room for staged events in memory; more is spilled to disk beside the output.
-        progress: called with what is being done, how much is done, and of how much (None: unknown).
-    """
-
-    label: str | None = None
-    keep_raw: bool = True
-    overwrite: bool = False
-    allow_truncated: bool = False
-    max_event_dur_ns: int = Limits.max_event_dur_ns
-    max_decompressed_bytes: int = Limits.max_decompressed_bytes
-    max_ratio: float = Limits.max_ratio
-    ratio_floor_bytes: int = Limits.ratio_floor_bytes
-    memory_limit_mb: int = DEFAULT_MEMORY_MB
-    progress: Progress | None = None
-
-
-@dataclass(frozen=True)
-class Extra:
-    """What other readers add to a run: power logs, results of a serving benchmark.
-
-    Attributes:
-        tables: rows by table, without ``run_id`` (it is filled in); other missing columns are NULL.
-        power: power logs; each becomes a capture. Their files need not be listed again.
-        values: values captures, with the directories of their files.
-        recorded: tables that our recorder left beside its captures.
-        workload: what is known of the work done; replaces the manifest's.
-        files: files it came from; they enter the run id and are kept below ``raw/extra``.
-        sensors: descriptions of sensors for the manifest.
-        notes: remarks for the manifest.
-    """
-
-    tables: Mapping[str, pa.Table] = field(default_factory=dict)
-    power: Sequence[PowerInput] = ()
-    values: Sequence[ValuesInput] = ()
-    recorded: Sequence[RecordedTable] = ()
-    workload: Workload | None = None
-    files: Sequence[Path] = ()
-    sensors: Sequence[dict[str, Any]] = ()
-    notes: Sequence[str] = ()
-
-    def all_files(self) -> list[tuple[Path, Path]]:
-        """Return every file that is not a trace, with the folder of the recording it is kept in."""
-        beside = [*(item.path for item in self.power if item.capture is None), *self.files]
-        names = [path.name for path in beside]
-        # Files of one name from several folders stay apart.
-        places = [
-            (path, Path("raw") / "extra" / (f"{index}" if names.count(path.name) > 1 else ""))
-            for index, path in enumerate(beside)
-        ]
-        for log in self.power:
-            if log.capture is not None:
-                places.append((log.path, Path("raw") / log.capture.name / f"rank{log.capture.rank}"))
-        for item in self.values:
-            folder = Path("raw") / VALUES / f"rank{item.rank}" / (item.input_id or "0")
-            places += [(path, folder) for path in item.files()]
-        return places + [(item.path, item.folder()) for item in self.recorded]
-
-
-@dataclass
-class CaptureFile:
-    """One input file on its way.
-
-    Attributes:
-        path: where it lies.
-        kind: kind of capture.
-        source: format that reads it.
-        sha256: hash of the file as it lies there.
-        name: name of the capture, once known.
-        rank: rank, once known.
-        stage: its events, once read.
-    """
-
-    path: Path
-    kind: str
-    source: Source
-    sha256: str = ""
-    name: str = ""
-    rank: int = 0
-    stage: Stage | None = None
 
 
 def normalize(

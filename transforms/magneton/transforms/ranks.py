@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from magneton.schemas.errors import RankError
 
 if TYPE_CHECKING:
-    from magneton.transforms.normalize import CaptureFile
+    from magneton.transforms.job import CaptureFile
 
 _IN_NAME = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 

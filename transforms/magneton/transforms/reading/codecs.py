@@ -23,7 +23,7 @@ from magneton.schemas.errors import (
     UnsupportedCompressionError,
 )
 from magneton.schemas.ids import sha256_file
-from magneton.transforms.sources import HEAD_BYTES, Limits
+from magneton.transforms.reading.limits import HEAD_BYTES, Limits
 
 BLOCK_BYTES = 1 << 20
 _READ_BYTES = 1 << 18

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from magneton.schemas.errors import LimitExceededError
 from magneton.transforms.reading.codecs import TraceInput
-from magneton.transforms.sources import Limits
+from magneton.transforms.reading.limits import Limits
 
 MAX_BYTES = 4 << 30
 MAX_DOCUMENT_BYTES = 1 << 30

@@ -9,9 +9,10 @@ A source is a module (or object) with
   for the columns and the rules) and fill ``stage.info``. ``source.blocks()`` yields decompressed bytes in blocks within
   the limits; ``source.path`` is there for formats that need random access (SQLite).
 
-To add a format: write ``sources/<format>.py`` with these three and append it to ``SOURCES`` below, more specific ones
+To add a format: write ``sources/<format>.py`` (or ``sources/<format>/source.py``, where it takes several files) with these
+three and append its name to ``SOURCES`` below, more specific ones
 first; the first that sniffs true reads the file. Sources never write tables, compute ids or nest anything: the shared
-steps do (``host``, ``link``, ``flows``, ``steps``). They raise the typed errors of ``magneton.schemas.errors`` for files
+steps in ``linking`` do. They raise the typed errors of ``magneton.schemas.errors`` for files
 they must refuse, and quarantine events they cannot use. Names and arguments are data: bound, interned, never executed.
 """
 
@@ -19,11 +20,11 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
 from magneton.schemas.errors import InputFormatError
+from magneton.transforms.reading.limits import Limits
 from magneton.transforms.staging.stage import Stage
 
 # Modules of this package that are sources, in the order in which they are asked.
@@ -36,27 +37,6 @@ SOURCES: list[str] = [
     "tensorflow_timeline",
     "kineto.source",
 ]
-
-HEAD_BYTES = 64 << 10
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a file may cost and claim.
-
-    Attributes:
-        max_event_dur_ns: longest credible event; longer ones are quarantined.
-        max_decompressed_bytes: most bytes a file may decompress to.
-        max_ratio: most bytes out per byte in, once ``ratio_floor_bytes`` came out.
-        ratio_floor_bytes: see ``max_ratio``.
-        allow_truncated: keep what can be read of a file that stops in the middle.
-    """
-
-    max_event_dur_ns: int = 7 * 86_400 * 10**9
-    max_decompressed_bytes: int = 64 << 30
-    max_ratio: float = 200.0
-    ratio_floor_bytes: int = 16 << 20
-    allow_truncated: bool = False
 
 
 class Input(Protocol):

@@ -17,7 +17,8 @@ from typing import Any
 import msgspec
 
 from magneton.transforms.reading.json_array import tolerant_loads
-from magneton.transforms.sources import Input, Limits
+from magneton.transforms.reading.limits import Limits
+from magneton.transforms.sources import Input
 from magneton.transforms.sources.chrome_event import Elements, read_list
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, attributes, int64, json_text
 from magneton.transforms.staging.stage import Stage

@@ -10,8 +10,9 @@ import msgspec
 import numpy as np
 
 from magneton.transforms.reading.json_array import NOT_FINITE, Clean, EventArray, NumberText, tolerant_loads
+from magneton.transforms.reading.limits import Limits
 from magneton.transforms.reading.timestamps import text_to_ns
-from magneton.transforms.sources import Input, Limits
+from magneton.transforms.sources import Input
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, hand_over, int64, json_text
 from magneton.transforms.staging.pairing import Paired, pair
 from magneton.transforms.staging.stage import Stage

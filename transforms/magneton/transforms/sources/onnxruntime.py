@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from magneton.transforms.sources import Input, Limits
+from magneton.transforms.reading.limits import Limits
+from magneton.transforms.sources import Input
 from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, read_list, usable
 from magneton.transforms.sources.rows import Notes, Row, attributes, int64, json_text
 from magneton.transforms.staging.stage import Stage

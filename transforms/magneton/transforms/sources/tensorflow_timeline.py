@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from magneton.transforms.sources import Input, Limits
+from magneton.transforms.reading.limits import Limits
+from magneton.transforms.sources import Input
 from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, parse, read_list, usable
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, attributes, json_text
 from magneton.transforms.staging.stage import Stage

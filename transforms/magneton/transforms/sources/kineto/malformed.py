@@ -18,8 +18,8 @@ from msgspec import Raw
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN
 from magneton.schemas.errors import InputFormatError
 from magneton.transforms.reading.json_array import MAX_NUMBER, NOT_FINITE, NumberText, tolerant_loads
+from magneton.transforms.reading.limits import Limits
 from magneton.transforms.reading.timestamps import text_to_ns
-from magneton.transforms.sources import Limits
 from magneton.transforms.sources.kineto.events import ARGS, NO_ARGS, PHASES, Event, group_of
 from magneton.transforms.staging.stage import Stage
 

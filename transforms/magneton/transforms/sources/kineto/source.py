@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from magneton.schemas.errors import InputFormatError
 from magneton.transforms.reading.json_array import Clean, EventArray, value_end
+from magneton.transforms.reading.limits import HEAD_BYTES, Limits
 from magneton.transforms.reading.timestamps import NotPlainError, to_ns
-from magneton.transforms.sources import HEAD_BYTES, Input, Limits
+from magneton.transforms.sources import Input
 from magneton.transforms.sources.kineto.columns import Columns, Table
 from magneton.transforms.sources.kineto.events import (
     ARGS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.sources import Input, Limits
+from magneton.transforms.reading.limits import Limits
+from magneton.transforms.sources import Input
 from magneton.transforms.sources.local_file import local_file
 from magneton.transforms.sources.rows import Notes, hand_over
 from magneton.transforms.sources.sqlite import nsys, rocpd

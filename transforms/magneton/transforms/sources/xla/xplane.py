@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from magneton.schemas.errors import InputFormatError, TruncatedInputError
-from magneton.transforms.sources import Input, Limits
+from magneton.transforms.reading.limits import Limits
+from magneton.transforms.sources import Input
 from magneton.transforms.sources.local_file import mapped
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, hand_over, int64, round_to_ns
 from magneton.transforms.sources.xla import planes as xla
