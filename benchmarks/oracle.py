@@ -12,11 +12,11 @@ import numpy as np
 from benchmarks.metric import SMALLEST, Truth
 from benchmarks.raw_values import Array, agree, squeezed
 from magneton.analysis.values.classes import ValueClass
+from magneton.analysis.values.concatenations import Union
 from magneton.analysis.values.definitions import pair_definitions
-from magneton.analysis.values.glue import cut_and_glue
 from magneton.analysis.values.graph import ValueGraph
 from magneton.analysis.values.match import MatchedRegion, MatchedValue, ValueMatch
-from magneton.analysis.values.unions import Union
+from magneton.analysis.values.regions import cut_and_glue
 
 MAX_PARTS = 8
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from magneton.analysis.values.columns import Floats, Ints
 from magneton.analysis.values.components import components
-from magneton.analysis.values.prints import Fingerprints
+from magneton.analysis.values.fingerprints import Fingerprints
 
 # If the second-best candidate is within this factor of the best, definition order decides.
 UNCLEAR = 4.0

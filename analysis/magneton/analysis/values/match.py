@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from magneton.analysis.values.classes import ValueClass, find_classes
+from magneton.analysis.values.concatenations import Union, find_unions
 from magneton.analysis.values.definitions import feeds_own_class, pair_definitions
-from magneton.analysis.values.glue import ValueRegion, cut_and_glue
+from magneton.analysis.values.fingerprints import Fingerprints
 from magneton.analysis.values.graph import ValueGraph
-from magneton.analysis.values.prints import Fingerprints
+from magneton.analysis.values.regions import ValueRegion, cut_and_glue
 from magneton.analysis.values.settings import MatchSettings
-from magneton.analysis.values.unions import Union, find_unions
 
 # Two true implementations differ by a fraction of the tolerance; what is nearer to its edge than this needs support.
 EDGE = 0.5

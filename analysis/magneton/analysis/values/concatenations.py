@@ -15,8 +15,8 @@ import numpy as np
 
 from magneton.analysis.values.columns import Rows
 from magneton.analysis.values.definitions import chains
-from magneton.analysis.values.near import SLACK
-from magneton.analysis.values.prints import Fingerprints
+from magneton.analysis.values.fingerprints import Fingerprints
+from magneton.analysis.values.neighbours import SLACK
 from magneton.schemas.sketch import arrangement_key, assignments, ones_sketch
 
 

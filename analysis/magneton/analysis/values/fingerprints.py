@@ -10,7 +10,7 @@ import numpy as np
 
 from magneton.analysis.values.columns import Bools, Floats, Ints, Values, is_floating
 from magneton.analysis.values.graph import MIN_NUMEL, ValueGraph
-from magneton.analysis.values.near import SLACK, Column, Near, near_pairs, nearest, pair_ratio
+from magneton.analysis.values.neighbours import SLACK, Column, Near, near_pairs, nearest, pair_ratio
 from magneton.analysis.values.settings import MatchSettings, noise_of, tolerance_of
 
 # Duplicates within a side are computed by the same operators: they agree far better than two implementations do.

@@ -17,8 +17,8 @@ import numpy as np
 
 from magneton.analysis.values.columns import Ints
 from magneton.analysis.values.components import components
+from magneton.analysis.values.concatenations import Union
 from magneton.analysis.values.graph import Operator, ValueGraph
-from magneton.analysis.values.unions import Union
 
 
 @dataclass(frozen=True)
