@@ -25,7 +25,7 @@ from rich.table import Table
 from benchmarks.energy import cases, real
 from benchmarks.energy.bound import bound
 from benchmarks.energy.simulate import SENSORS, Template
-from magneton.analysis.energy.disaggregate import MAX_HALF_WIDTH
+from magneton.analysis.energy.sensor_model.disaggregate import MAX_HALF_WIDTH
 
 PARTS = ("totals", "replays", "passive", "controls", "tokens", "repeats", "significance")
 # Timelines among the traces, where they are: small models, training, video.

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 from tests.normalized import Run
 
-from magneton.analysis.energy.result import EnergyResult, Window
-from magneton.analysis.energy.totals import PREFERENCE, device_energy
+from magneton.analysis.energy.measure.result import EnergyResult, Window
+from magneton.analysis.energy.measure.totals import PREFERENCE, device_energy
 from magneton.transforms.power.log import PowerLog
 
 S = 10**9

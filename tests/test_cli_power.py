@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.power_cases import E0, case, expected, window
 
-from magneton.analysis.energy.totals import device_energy
+from magneton.analysis.energy.measure.totals import device_energy
 from magneton.cli.app import main
 from magneton.flows.extras import parse_offset
 from magneton.schemas.errors import UsageError

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 from tests.test_repeat_command import STEADY, power
 
-from magneton.analysis.energy.alone import energies_alone, time_alone
-from magneton.analysis.energy.in_place import NO_SENSOR, RepeatedWindow
+from magneton.analysis.energy.repeats.alone import energies_alone, time_alone
+from magneton.analysis.energy.repeats.in_place import NO_SENSOR, RepeatedWindow
 from magneton.schemas.errors import InsufficientRepeatsError
 
 S = 1_000_000_000

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magneton.analysis.energy.apportion import EnergyAttribution
 from magneton.analysis.energy.attribute import attribute, idle_power
-from magneton.analysis.energy.basis import dynamic, need_same_basis
-from magneton.analysis.energy.result import Window
-from magneton.analysis.energy.totals import device_energy, series_of
+from magneton.analysis.energy.measure.apportion import EnergyAttribution
+from magneton.analysis.energy.measure.basis import dynamic, need_same_basis
+from magneton.analysis.energy.measure.result import Window
+from magneton.analysis.energy.measure.totals import device_energy, series_of
 from magneton.schemas.errors import NotComparableError
 from magneton.schemas.run_tables import POWER
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from magneton.analysis.energy.devices import map_devices
+from magneton.analysis.energy.measure.devices import map_devices
 from magneton.schemas.errors import InsufficientPowerDataError
 
 GPUS = [(0, "GPU-aa1"), (1, "GPU-ab2"), (2, "GPU-b3")]

@@ -14,10 +14,10 @@ from benchmarks.energy.powers import BOARDS
 from benchmarks.energy.simulate import SENSORS, Repeated, Sensor, generated, model_of, read_sensor
 
 from magneton.analysis.energy.attribute import attribute
-from magneton.analysis.energy.disaggregate import Disaggregation, disaggregate
-from magneton.analysis.energy.fit import _log_volume, _whitened
-from magneton.analysis.energy.result import Window
-from magneton.analysis.energy.sensor import Updates, lock
+from magneton.analysis.energy.measure.result import Window
+from magneton.analysis.energy.sensor_model.disaggregate import Disaggregation, disaggregate
+from magneton.analysis.energy.sensor_model.fit import _log_volume, _whitened
+from magneton.analysis.energy.sensor_model.sensor import Updates, lock
 
 KINDS = ("gemm:a", "gemm:b", "attention", "elementwise", "normalization", "copy")
 V100 = SENSORS["V100"]

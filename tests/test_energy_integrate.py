@@ -12,15 +12,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from tests.power_cases import case, energies, expected, run_json, window
 
-from magneton.analysis.energy.devices import map_devices
-from magneton.analysis.energy.integrate import (
+from magneton.analysis.energy.measure.devices import map_devices
+from magneton.analysis.energy.measure.integrate import (
     counter_deltas,
     default_max_gap_ns,
     integrate_counter,
     integrate_power,
     prepare,
 )
-from magneton.analysis.energy.result import (
+from magneton.analysis.energy.measure.result import (
     EnergyResult,
     Provenance,
     Window,
@@ -28,7 +28,7 @@ from magneton.analysis.energy.result import (
     need_same_field,
     sum_results,
 )
-from magneton.analysis.energy.totals import device_energy, series_energy, series_of, snapshot_energy
+from magneton.analysis.energy.measure.totals import device_energy, series_energy, series_of, snapshot_energy
 from magneton.schemas import codes as all_codes
 from magneton.schemas.clocks import clock_map
 from magneton.schemas.errors import InsufficientPowerDataError, NotComparableError

@@ -13,12 +13,12 @@ from benchmarks.energy.simulate import SENSORS, Repeated, generated, model_of, r
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from magneton.analysis.energy.calibrate import calibrate, identify_response
-from magneton.analysis.energy.estimate import estimate_total
-from magneton.analysis.energy.integrate import integrate_power, prepare
-from magneton.analysis.energy.repeat import replay_power
-from magneton.analysis.energy.result import Window
-from magneton.analysis.energy.sensor import (
+from magneton.analysis.energy.measure.integrate import integrate_power, prepare
+from magneton.analysis.energy.measure.result import Window
+from magneton.analysis.energy.repeats.difference import replay_power
+from magneton.analysis.energy.sensor_model.calibrate import calibrate, identify_response
+from magneton.analysis.energy.sensor_model.estimate import estimate_total
+from magneton.analysis.energy.sensor_model.sensor import (
     Calibration,
     SensorModel,
     Updates,
@@ -27,7 +27,7 @@ from magneton.analysis.energy.sensor import (
     first_order,
     lock,
 )
-from magneton.analysis.energy.timeline import Timeline, between
+from magneton.analysis.energy.sensor_model.timeline import Timeline, between
 
 KINDS = ("gemm:a", "gemm:b", "attention", "normalization", "copy")
 

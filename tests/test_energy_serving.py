@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from magneton.analysis.energy.integrate import prepare
-from magneton.analysis.energy.power import power_curve
-from magneton.analysis.energy.result import Window
-from magneton.analysis.energy.serving import Request, Span, serving_energy, share_by_weight, span_energies
-from magneton.analysis.energy.totals import SensorSeries
+from magneton.analysis.energy.measure.integrate import prepare
+from magneton.analysis.energy.measure.power import power_curve
+from magneton.analysis.energy.measure.result import Window
+from magneton.analysis.energy.measure.serving import Request, Span, serving_energy, share_by_weight, span_energies
+from magneton.analysis.energy.measure.totals import SensorSeries
 
 MS = 1_000_000
 

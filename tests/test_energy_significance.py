@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from magneton.analysis.energy.repeat import from_repeats, times_needed
+from magneton.analysis.energy.repeats.difference import from_repeats, times_needed
 from magneton.analysis.energy.significance import compare_interleaved, holm, run_order, welch
-from magneton.analysis.energy.student import chi2_above, t_quantile, t_two_sided
+from magneton.analysis.energy.t_distribution import chi2_above, t_quantile, t_two_sided
 
 
 @pytest.mark.parametrize(

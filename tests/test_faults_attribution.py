@@ -13,13 +13,13 @@ from tests.fault_cases import Case, Context, busy_ns, close, equal, params
 from tests.normalized import Normalizer, Run
 from tests.power_cases import S, accept_powered, over, run_json
 
-from magneton.analysis.energy.apportion import EnergyAttribution
 from magneton.analysis.energy.attribute import attribute, idle_power
-from magneton.analysis.energy.basis import DYNAMIC, GROSS, dynamic
-from magneton.analysis.energy.power import PowerCurve, power_curve
-from magneton.analysis.energy.result import Window, need_coverage
-from magneton.analysis.energy.serving import Request, ServingEnergy, Span, serving_energy, span_energies
-from magneton.analysis.energy.totals import series_of
+from magneton.analysis.energy.measure.apportion import EnergyAttribution
+from magneton.analysis.energy.measure.basis import DYNAMIC, GROSS, dynamic
+from magneton.analysis.energy.measure.power import PowerCurve, power_curve
+from magneton.analysis.energy.measure.result import Window, need_coverage
+from magneton.analysis.energy.measure.serving import Request, ServingEnergy, Span, serving_energy, span_energies
+from magneton.analysis.energy.measure.totals import series_of
 from magneton.flows.diff import DiffSettings, compare
 from magneton.schemas.errors import NotComparableError
 

@@ -17,9 +17,9 @@ from tests.fault_cases import (
 from tests.normalized import Normalizer, Run
 from tests.power_cases import S, of_kernel, over, run_json
 
-from magneton.analysis.energy.devices import DeviceMap, map_devices
-from magneton.analysis.energy.result import EnergyResult, need_coverage, sum_results
-from magneton.analysis.energy.totals import series_of
+from magneton.analysis.energy.measure.devices import DeviceMap, map_devices
+from magneton.analysis.energy.measure.result import EnergyResult, need_coverage, sum_results
+from magneton.analysis.energy.measure.totals import series_of
 from magneton.flows.diff import DiffSettings, compare
 from magneton.flows.normalize import ExtraFiles, normalize
 from magneton.schemas.errors import ClockAlignmentError, InsufficientPowerDataError

@@ -12,9 +12,9 @@ from tests.fault_cases import Case, Context, close, equal, params
 from tests.normalized import Normalizer, Run
 from tests.power_cases import S, accept_powered, books_balance, codes, energies, of_kernel, run_json
 
-from magneton.analysis.energy.integrate import counter_deltas
-from magneton.analysis.energy.result import EnergyResult, Window, need_coverage
-from magneton.analysis.energy.totals import device_energy, series_of
+from magneton.analysis.energy.measure.integrate import counter_deltas
+from magneton.analysis.energy.measure.result import EnergyResult, Window, need_coverage
+from magneton.analysis.energy.measure.totals import device_energy, series_of
 from magneton.flows.normalize import ExtraFiles, NormalizeOptions, normalize
 from magneton.schemas.errors import ClockAlignmentError
 from magneton.transforms.power.log import PowerLog, PowerOptions

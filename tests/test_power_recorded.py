@@ -14,8 +14,8 @@ import pytest
 from tests.power_cases import books_balance
 from tests.powercap import RANGE_UJ, powercap
 
-from magneton.analysis.energy.result import Window
-from magneton.analysis.energy.totals import device_energy
+from magneton.analysis.energy.measure.result import Window
+from magneton.analysis.energy.measure.totals import device_energy
 from magneton.collectors.recording import RecordingWriter
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.sensors.discover import POWERCAP_VARIABLE

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magneton.analysis.energy.in_place import NO_SENSOR, RepeatedWindow, energies_of, time_of
-from magneton.analysis.energy.regions import DEFAULT_TIMES, MAX_TIMES, RegionTime, find_regions, times_for
+from magneton.analysis.energy.repeats.in_place import NO_SENSOR, RepeatedWindow, energies_of, time_of
+from magneton.analysis.energy.repeats.regions import DEFAULT_TIMES, MAX_TIMES, RegionTime, find_regions, times_for
 from magneton.analysis.recording import Recording
 from magneton.cli.app import main
 from magneton.collectors.sensors.discover import POWERCAP_VARIABLE

@@ -15,10 +15,10 @@ import numpy as np
 
 from benchmarks.energy.cases import Setting
 from benchmarks.energy.simulate import SENSORS, Repeated, Sensor
-from magneton.analysis.energy.disaggregate import MAX_HALF_WIDTH
-from magneton.analysis.energy.fit import CALL_SPREAD, CLASS_SPREAD
-from magneton.analysis.energy.sensor import busy_fractions
-from magneton.analysis.energy.timeline import Array, between
+from magneton.analysis.energy.sensor_model.disaggregate import MAX_HALF_WIDTH
+from magneton.analysis.energy.sensor_model.fit import CALL_SPREAD, CLASS_SPREAD
+from magneton.analysis.energy.sensor_model.sensor import busy_fractions
+from magneton.analysis.energy.sensor_model.timeline import Array, between
 
 # Gain of the simulated unit against its calibration.
 _GAIN_SD = 0.003

@@ -10,12 +10,12 @@ import numpy as np
 
 from benchmarks.energy.powers import BOARDS
 from benchmarks.energy.simulate import SENSORS, Repeated, Sensor, Template, generated, model_of, read_sensor
-from magneton.analysis.energy.disaggregate import MAX_HALF_WIDTH, Disaggregation, disaggregate
-from magneton.analysis.energy.estimate import estimate_total
-from magneton.analysis.energy.integrate import integrate_counter, prepare
-from magneton.analysis.energy.repeat import from_repeats
-from magneton.analysis.energy.result import Window
-from magneton.analysis.energy.sensor import Response, SensorModel, boxcar, lock
+from magneton.analysis.energy.measure.integrate import integrate_counter, prepare
+from magneton.analysis.energy.measure.result import Window
+from magneton.analysis.energy.repeats.difference import from_repeats
+from magneton.analysis.energy.sensor_model.disaggregate import MAX_HALF_WIDTH, Disaggregation, disaggregate
+from magneton.analysis.energy.sensor_model.estimate import estimate_total
+from magneton.analysis.energy.sensor_model.sensor import Response, SensorModel, boxcar, lock
 from magneton.analysis.energy.significance import compare_interleaved, run_order, welch
 
 KINDS = ("gemm:a", "gemm:b", "attention", "normalization:a", "normalization:b", "elementwise", "copy", "reduction")

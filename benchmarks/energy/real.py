@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.energy.meter import Metered, read
-from magneton.analysis.energy.calibrate import calibrate, calibrate_levels, identify_response, model_from
-from magneton.analysis.energy.estimate import estimate_total
-from magneton.analysis.energy.integrate import integrate_power, prepare
-from magneton.analysis.energy.repeat import replay_power
-from magneton.analysis.energy.result import Window
-from magneton.analysis.energy.sensor import SensorModel, Updates, boxcar, lock
-from magneton.analysis.energy.timeline import Array, Timeline
+from magneton.analysis.energy.measure.integrate import integrate_power, prepare
+from magneton.analysis.energy.measure.result import Window
+from magneton.analysis.energy.repeats.difference import replay_power
+from magneton.analysis.energy.sensor_model.calibrate import calibrate, calibrate_levels, identify_response, model_from
+from magneton.analysis.energy.sensor_model.estimate import estimate_total
+from magneton.analysis.energy.sensor_model.sensor import SensorModel, Updates, boxcar, lock
+from magneton.analysis.energy.sensor_model.timeline import Array, Timeline
 
 # The sensor's widths known from the tables of the recordings' authors; the A100's is identified instead.
 WINDOWS_S = {"rtx3090": 0.100, "rtx4090": 0.105}

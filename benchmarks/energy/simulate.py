@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from benchmarks.energy.powers import BOARDS, Board, dynamic_powers
-from magneton.analysis.energy.sensor import Calibration, Response, SensorModel, boxcar, first_order
-from magneton.analysis.energy.timeline import Timeline
+from magneton.analysis.energy.sensor_model.sensor import Calibration, Response, SensorModel, boxcar, first_order
+from magneton.analysis.energy.sensor_model.timeline import Timeline
 from magneton.schemas.run_tables import POWER
 
 Array = npt.NDArray[np.float64]

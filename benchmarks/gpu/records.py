@@ -14,8 +14,8 @@ import torch
 
 from benchmarks.gpu.lab import Lab, gpu_series
 from benchmarks.gpu.work import gpt2
-from magneton.analysis.energy.result import Window
-from magneton.analysis.energy.totals import series_energy
+from magneton.analysis.energy.measure.result import Window
+from magneton.analysis.energy.measure.totals import series_energy
 from magneton.collectors import Workload
 from magneton.collectors.program import CAPTURES, ProgramRecorder
 from magneton.schemas.manifest import read_manifest

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 
 from benchmarks.gpu.lab import Lab, gpu_series, joules
-from magneton.analysis.energy.calibrate import identify_response
-from magneton.analysis.energy.sensor import lock
-from magneton.analysis.energy.timeline import Timeline
+from magneton.analysis.energy.sensor_model.calibrate import identify_response
+from magneton.analysis.energy.sensor_model.sensor import lock
+from magneton.analysis.energy.sensor_model.timeline import Timeline
 from magneton.collectors.sensors import sample
 from magneton.collectors.sensors.survey import survey
 

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from magneton.analysis.energy.alone import energies_alone, time_alone
-from magneton.analysis.energy.basis import GROSS
-from magneton.analysis.energy.in_place import DeviceRepeat, RepeatedWindow, energies_of, time_of
-from magneton.analysis.energy.regions import find_regions, times_for
-from magneton.analysis.energy.repeat import RepeatEstimate
-from magneton.analysis.energy.totals import AVERAGE, PLAIN, PREFERENCE, averaging_s
+from magneton.analysis.energy.measure.basis import GROSS
+from magneton.analysis.energy.measure.totals import AVERAGE, PLAIN, PREFERENCE, averaging_s
+from magneton.analysis.energy.repeats.alone import energies_alone, time_alone
+from magneton.analysis.energy.repeats.difference import RepeatEstimate
+from magneton.analysis.energy.repeats.in_place import DeviceRepeat, RepeatedWindow, energies_of, time_of
+from magneton.analysis.energy.repeats.regions import find_regions, times_for
 from magneton.analysis.recording import Recording
 from magneton.collectors.attach.order import SYSTEMS, Answer, Region, RegionRepeats, RepeatOrder
 from magneton.collectors.attach.repeat_launch import check_sensors, repeat_command

@@ -10,8 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from magneton.analysis.energy.alone import energies_alone, time_alone
-from magneton.analysis.energy.in_place import RepeatedWindow
+from magneton.analysis.energy.repeats.alone import energies_alone, time_alone
+from magneton.analysis.energy.repeats.in_place import RepeatedWindow
 from magneton.collectors.attach.repeat_launch import check_sensors
 from magneton.collectors.replays import NotRepeatableError, ReplayedCall
 from magneton.collectors.sensors import sample

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.energy.apportion import EnergyAttribution
 from magneton.analysis.energy.attribute import GPU, SIMULATED, attribute, best_series, is_simulated
-from magneton.analysis.energy.power import power_curve
-from magneton.analysis.energy.result import EnergyResult, Window, need_coverage
-from magneton.analysis.energy.totals import INSTANT, SensorSeries, series_of
+from magneton.analysis.energy.measure.apportion import EnergyAttribution
+from magneton.analysis.energy.measure.power import power_curve
+from magneton.analysis.energy.measure.result import EnergyResult, Window, need_coverage
+from magneton.analysis.energy.measure.totals import INSTANT, SensorSeries, series_of
 from magneton.schemas.errors import InsufficientPowerDataError
 
 BARE_STEP = "bare_step"

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from magneton.analysis.align.tree import KernelJoules
 from magneton.analysis.diff.bare_energy import OTHER_CAPTURE, bare_steps, share_bare
-from magneton.analysis.energy.apportion import EnergyAttribution, weakest
 from magneton.analysis.energy.attribute import GPU, attribute
-from magneton.analysis.energy.basis import dynamic
-from magneton.analysis.energy.result import Window, need_coverage
+from magneton.analysis.energy.measure.apportion import EnergyAttribution, weakest
+from magneton.analysis.energy.measure.basis import dynamic
+from magneton.analysis.energy.measure.result import Window, need_coverage
 from magneton.analysis.recording import Recording
 from magneton.schemas.diffdoc import EnergyDoc, Note
 

@@ -13,8 +13,8 @@ import pyarrow.compute as pc
 
 from magneton.analysis.diff.bare_energy import BARE_STEP
 from magneton.analysis.energy.attribute import best_series, is_simulated
-from magneton.analysis.energy.result import Window, sum_results
-from magneton.analysis.energy.totals import SensorSeries, series_of
+from magneton.analysis.energy.measure.result import Window, sum_results
+from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.analysis.recording import Recording
 from magneton.schemas.diffdoc import LedgerDoc
 

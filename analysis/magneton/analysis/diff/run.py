@@ -24,7 +24,7 @@ from magneton.analysis.diff.ledger import ledgers
 from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing, mark_missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, build, energy_amount, region_docs
 from magneton.analysis.diff.rollup import rollups
-from magneton.analysis.energy.basis import need_same_basis
+from magneton.analysis.energy.measure.basis import need_same_basis
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
 from magneton.schemas.columns import Table

@@ -8,14 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.energy.apportion import EnergyAttribution, apportion
-from magneton.analysis.energy.by_model import refine
-from magneton.analysis.energy.devices import map_devices
-from magneton.analysis.energy.integrate import prepare
-from magneton.analysis.energy.power import power_curve
-from magneton.analysis.energy.result import EnergyResult, Provenance, Window
-from magneton.analysis.energy.sensor import SensorModel
-from magneton.analysis.energy.totals import (
+from magneton.analysis.energy.measure.apportion import EnergyAttribution, apportion
+from magneton.analysis.energy.measure.devices import map_devices
+from magneton.analysis.energy.measure.integrate import prepare
+from magneton.analysis.energy.measure.power import power_curve
+from magneton.analysis.energy.measure.result import EnergyResult, Provenance, Window
+from magneton.analysis.energy.measure.totals import (
     COUNTER,
     PREFERENCE,
     SensorSeries,
@@ -23,6 +21,8 @@ from magneton.analysis.energy.totals import (
     series_energy,
     series_of,
 )
+from magneton.analysis.energy.sensor_model.by_model import refine
+from magneton.analysis.energy.sensor_model.sensor import SensorModel
 
 GPU = "gpu"
 SIMULATED = "simulated"

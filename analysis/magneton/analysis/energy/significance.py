@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magneton.analysis.energy.student import t_quantile, t_two_sided
+from magneton.analysis.energy.t_distribution import t_quantile, t_two_sided
 
 MIN_RUNS = 5
 LEVEL = 0.05

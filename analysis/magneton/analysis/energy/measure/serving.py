@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magneton.analysis.energy.power import PowerCurve, cut
-from magneton.analysis.energy.result import Window
+from magneton.analysis.energy.measure.power import PowerCurve, cut
+from magneton.analysis.energy.measure.result import Window
 
 PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
 BASIS = "annotation window"

@@ -12,10 +12,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from magneton.analysis.energy.fit import CALL_SPREAD, Fit, fit_power, hat_integrals
-from magneton.analysis.energy.sensor import Response, SensorModel, Updates, boxcar, busy_fractions, first_order
-from magneton.analysis.energy.student import chi2_above, t_quantile
-from magneton.analysis.energy.timeline import Activity, Array, between
+from magneton.analysis.energy.sensor_model.fit import CALL_SPREAD, Fit, fit_power, hat_integrals
+from magneton.analysis.energy.sensor_model.sensor import (
+    Response,
+    SensorModel,
+    Updates,
+    boxcar,
+    busy_fractions,
+    first_order,
+)
+from magneton.analysis.energy.sensor_model.timeline import Activity, Array, between
+from magneton.analysis.energy.t_distribution import chi2_above, t_quantile
 
 # On simulated sensors one in ten of what is known to 10 % is off by more than 5 %, and of what is known to 6 % by more than 3 %.
 MAX_HALF_WIDTH = 0.06

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow.compute as pc
 
-from magneton.analysis.energy.repeat import times_needed
+from magneton.analysis.energy.repeats.difference import times_needed
 from magneton.analysis.recording import Recording
 from magneton.schemas.errors import UsageError
 

@@ -12,11 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.energy.integrate import Samples
-from magneton.analysis.energy.repeat import RepeatEstimate, from_repeats
-from magneton.analysis.energy.result import EnergyResult, Window, need_coverage
-from magneton.analysis.energy.sensor import Calibration
-from magneton.analysis.energy.totals import (
+from magneton.analysis.energy.measure.integrate import Samples
+from magneton.analysis.energy.measure.result import EnergyResult, Window, need_coverage
+from magneton.analysis.energy.measure.totals import (
     Device,
     SensorSeries,
     counter_ranges,
@@ -24,6 +22,8 @@ from magneton.analysis.energy.totals import (
     series_energy,
     series_of,
 )
+from magneton.analysis.energy.repeats.difference import RepeatEstimate, from_repeats
+from magneton.analysis.energy.sensor_model.sensor import Calibration
 from magneton.schemas.errors import (
     InsufficientPowerDataError,
     InsufficientRepeatsError,

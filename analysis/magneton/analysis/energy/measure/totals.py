@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.energy.integrate import (
+from magneton.analysis.energy.measure.integrate import (
     MAX_POWER_W,
     Samples,
     integrate_counter,
     integrate_power,
     prepare,
 )
-from magneton.analysis.energy.result import EnergyResult, Provenance, Window
+from magneton.analysis.energy.measure.result import EnergyResult, Provenance, Window
 
 COUNTER, INSTANT, PLAIN, AVERAGE = "energy_counter", "power_instant", "power", "power_average"
 # Best first: a counter misses nothing between readings; a plain power field may be either of the two below.

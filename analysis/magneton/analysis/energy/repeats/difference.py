@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from magneton.analysis.energy.sensor import SensorModel, Updates
-from magneton.analysis.energy.student import t_quantile
+from magneton.analysis.energy.sensor_model.sensor import SensorModel, Updates
+from magneton.analysis.energy.t_distribution import t_quantile
 
 # At least this long inside a replay, as a multiple of the update period, beside the response.
 PERIODS_INSIDE = 3

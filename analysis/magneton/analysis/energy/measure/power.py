@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from magneton.analysis.energy.integrate import Samples, counter_deltas, default_max_gap_ns
-from magneton.analysis.energy.result import Window
-from magneton.analysis.energy.totals import COUNTER, SensorSeries
+from magneton.analysis.energy.measure.integrate import Samples, counter_deltas, default_max_gap_ns
+from magneton.analysis.energy.measure.result import Window
+from magneton.analysis.energy.measure.totals import COUNTER, SensorSeries
 
 Times = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]

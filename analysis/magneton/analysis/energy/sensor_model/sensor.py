@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from magneton.analysis.energy.timeline import Activity, Array
+from magneton.analysis.energy.sensor_model.timeline import Activity, Array
 
 # A first-order response is taken as this many boxcars of equal weight side by side; the last ends at 9 tau.
 _PIECES = 24

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from magneton.analysis.energy.fit import fit_power
-from magneton.analysis.energy.sensor import (
+from magneton.analysis.energy.sensor_model.fit import fit_power
+from magneton.analysis.energy.sensor_model.sensor import (
     Calibration,
     Response,
     SensorModel,
@@ -17,7 +17,7 @@ from magneton.analysis.energy.sensor import (
     busy_fractions,
     first_order,
 )
-from magneton.analysis.energy.timeline import Activity, Array
+from magneton.analysis.energy.sensor_model.timeline import Activity, Array
 
 # Two recordings of one card, minutes apart, differ by this much (A100, step against square wave).
 REPEATABLE_GAIN = 0.002

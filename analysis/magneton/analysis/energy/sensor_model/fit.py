@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from magneton.analysis.energy.sensor import Response, SensorModel, Updates, busy_fractions
-from magneton.analysis.energy.timeline import Activity, Array
+from magneton.analysis.energy.sensor_model.sensor import Response, SensorModel, Updates, busy_fractions
+from magneton.analysis.energy.sensor_model.timeline import Activity, Array
 
 # Prior of a class's power: as large as the mean above rest, give or take this share.
 CLASS_SPREAD = 0.6

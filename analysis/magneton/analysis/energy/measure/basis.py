@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Protocol
 
-from magneton.analysis.energy.result import EnergyResult
+from magneton.analysis.energy.measure.result import EnergyResult
 from magneton.schemas.errors import NotComparableError
 
 GROSS, DYNAMIC = "gross", "dynamic"

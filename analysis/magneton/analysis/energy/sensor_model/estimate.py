@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magneton.analysis.energy.fit import Fit, fit_power, hat_integrals
-from magneton.analysis.energy.sensor import SensorModel, Updates
-from magneton.analysis.energy.student import t_quantile
-from magneton.analysis.energy.timeline import Activity, Array, between
+from magneton.analysis.energy.sensor_model.fit import Fit, fit_power, hat_integrals
+from magneton.analysis.energy.sensor_model.sensor import SensorModel, Updates
+from magneton.analysis.energy.sensor_model.timeline import Activity, Array, between
+from magneton.analysis.energy.t_distribution import t_quantile
 
 Z95 = 1.959964
 

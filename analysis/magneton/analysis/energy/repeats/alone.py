@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from magneton.analysis.energy.in_place import (
+from magneton.analysis.energy.measure.totals import AVERAGE, COUNTER, PLAIN, SensorSeries, averaging_s
+from magneton.analysis.energy.repeats.difference import RepeatEstimate, from_replays
+from magneton.analysis.energy.repeats.in_place import (
     LEAST_WINDOWS,
     DeviceRepeat,
     RepeatedWindow,
@@ -15,9 +17,7 @@ from magneton.analysis.energy.in_place import (
     update_period_s,
     window_energy,
 )
-from magneton.analysis.energy.repeat import RepeatEstimate, from_replays
-from magneton.analysis.energy.sensor import Calibration
-from magneton.analysis.energy.totals import AVERAGE, COUNTER, PLAIN, SensorSeries, averaging_s
+from magneton.analysis.energy.sensor_model.sensor import Calibration
 from magneton.schemas.errors import InsufficientPowerDataError, InsufficientRepeatsError
 
 # Readings of the beginning of a window saw what was before it; they may take this share of it at most.

@@ -15,8 +15,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.energy.power import Grid, PowerCurve, cut
-from magneton.analysis.energy.result import LABELS, EnergyResult, Window
+from magneton.analysis.energy.measure.power import Grid, PowerCurve, cut
+from magneton.analysis.energy.measure.result import LABELS, EnergyResult, Window
 
 Times = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.energy.apportion import KERNEL_ENERGY, EnergyAttribution, apportion, weakest
-from magneton.analysis.energy.disaggregate import Disaggregation, disaggregate
-from magneton.analysis.energy.power import PowerCurve
-from magneton.analysis.energy.result import EnergyResult, Window
-from magneton.analysis.energy.sensor import SensorModel, lock
-from magneton.analysis.energy.timeline import Timeline
-from magneton.analysis.energy.totals import COUNTER, SensorSeries
+from magneton.analysis.energy.measure.apportion import KERNEL_ENERGY, EnergyAttribution, apportion, weakest
+from magneton.analysis.energy.measure.power import PowerCurve
+from magneton.analysis.energy.measure.result import EnergyResult, Window
+from magneton.analysis.energy.measure.totals import COUNTER, SensorSeries
+from magneton.analysis.energy.sensor_model.disaggregate import Disaggregation, disaggregate
+from magneton.analysis.energy.sensor_model.sensor import SensorModel, lock
+from magneton.analysis.energy.sensor_model.timeline import Timeline
 
 Values = npt.NDArray[np.float64]
 # Kernels whose names share less of the running time than the longest this many are one class.

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from magneton.analysis.energy.result import EnergyResult, Window
+from magneton.analysis.energy.measure.result import EnergyResult, Window
 
 MIN_GAP_NS = 1_000_000_000
 GAP_CADENCES = 3

@@ -1,0 +1,1 @@
+"""Energy of one operation from windows in which it ran many times, in place or alone."""
