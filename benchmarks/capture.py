@@ -21,7 +21,7 @@ from benchmarks.flow import Flow, flow_of
 from benchmarks.metric import Side
 from benchmarks.programs import Factory, Program, call, labelled, modules_of, second_inputs
 from benchmarks.raw_values import Array
-from magneton.collectors.values import ValuesCapture, capture_values, current
+from magneton.collectors.torch.values_capture import ValuesCapture, capture_values, current
 
 Place = tuple[str, int, int | None]
 TIMED_RUNS = 4

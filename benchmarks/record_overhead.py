@@ -31,8 +31,8 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from magneton.analysis.values.join import join_calls
 from magneton.collectors import Workload, record
 from magneton.collectors.sensors import sample
-from magneton.collectors.torch_profile import TorchProfile
-from magneton.collectors.values import capture_values
+from magneton.collectors.torch.profile import TorchProfile
+from magneton.collectors.torch.values_capture import capture_values
 from magneton.flows.normalize import normalize
 from magneton.schemas.parquet import read_table
 

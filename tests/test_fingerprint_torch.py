@@ -10,8 +10,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install 'magneton[torch]')")
 
-from magneton.collectors import tensor_reading, tensor_sketch, tensor_statistics  # noqa: E402
-from magneton.collectors.fingerprint import Fingerprint  # noqa: E402
+from magneton.collectors.torch import tensor_reading, tensor_sketch, tensor_statistics
+from magneton.collectors.torch.fingerprint import Fingerprint  # noqa: E402
 from magneton.schemas import sketch as sk  # noqa: E402
 
 

@@ -14,7 +14,7 @@ import torch.nn.functional as F  # noqa: E402, N812
 
 from magneton.analysis.values.graph import from_tables  # noqa: E402
 from magneton.analysis.values.match import ValueMatch, match_values  # noqa: E402
-from magneton.collectors.values import ValuesCapture, mark, record_values  # noqa: E402
+from magneton.collectors.torch.values_capture import ValuesCapture, mark, record_values  # noqa: E402
 
 Program = Callable[..., Any]
 

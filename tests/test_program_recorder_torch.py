@@ -439,7 +439,7 @@ def test_a_recorder_that_fails_leaves_the_program_alone(tmp_path: Path, run: Run
         """
         import torch
         from torch.utils._python_dispatch import _get_current_dispatch_mode
-        from magneton.collectors.dispatch import ValueRecorder
+        from magneton.collectors.torch.dispatch import ValueRecorder
         def broken(self, result):
             raise OSError("disk full")
         ValueRecorder.finish = broken

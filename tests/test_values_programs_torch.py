@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (pip install
 from tests.value_capture import Seen, randn, seen  # noqa: E402
 
 from magneton.collectors import Workload, record  # noqa: E402
-from magneton.collectors.values import capture_values, current, mark, perturbed, record_values  # noqa: E402
+from magneton.collectors.torch.values_capture import capture_values, current, mark, perturbed, record_values  # noqa: E402
 from magneton.flows.diff import DiffSettings, compare  # noqa: E402
 
 # -- training

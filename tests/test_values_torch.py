@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="torch is not installed (pip install
 
 from tests.value_capture import Seen, randn, seen  # noqa: E402
 
-from magneton.collectors.values import capture_values, record_values  # noqa: E402
+from magneton.collectors.torch.values_capture import capture_values, record_values  # noqa: E402
 
 # -- what runs
 

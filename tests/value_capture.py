@@ -64,6 +64,6 @@ def randn(*shape: int, seed: int = 0) -> Any:
 
 def seen(fn: Any, *inputs: Any, **options: Any) -> Seen:
     """Record the values of a call."""
-    from magneton.collectors.values import record_values
+    from magneton.collectors.torch.values_capture import record_values
 
     return Seen(record_values(fn, inputs, **options))

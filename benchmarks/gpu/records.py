@@ -71,7 +71,7 @@ def _files(path: Path) -> dict[str, int]:
 
 def values(lab: Lab) -> dict[str, Any]:
     """Fingerprint every value of GPT-2 both ways: how many there are, and how long it takes."""
-    from magneton.collectors.values import record_values
+    from magneton.collectors.torch.values_capture import record_values
 
     found: dict[str, Any] = {}
     for side in ("eager", "fused"):

@@ -15,12 +15,12 @@ from magneton.collectors.knobs import FILE, write_knobs
 from magneton.collectors.recorder import PROFILE, SCRUBBED, described_workload
 from magneton.collectors.recording import CAPTURES, RecordingWriter, check_request, cpu, versions
 from magneton.collectors.sensors import anchors_now, sample
-from magneton.collectors.torch_profile import TorchProfile, import_torch
+from magneton.collectors.torch.profile import TorchProfile, import_torch
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Capture, Device, System, Workload
 
 if TYPE_CHECKING:
-    from magneton.collectors.values import ValuesCapture
+    from magneton.collectors.torch.values_capture import ValuesCapture
 
 ENERGY = "energy"
 VALUES = "values"
@@ -152,8 +152,8 @@ class ProgramRecorder:
     # -- values
 
     def _run_values(self, fn: Callable[..., Any], inputs: Any, known: Sequence[Any], second: Any) -> Any:
-        from magneton.collectors.perturb import perturbed
-        from magneton.collectors.values import ProgramState, capture_call
+        from magneton.collectors.torch.perturb import perturbed
+        from magneton.collectors.torch.values_capture import ProgramState, capture_call
 
         self._running = VALUES
         before = ProgramState(known)
@@ -171,7 +171,7 @@ class ProgramRecorder:
         return first.outputs
 
     def _keep_values(self, capture: ValuesCapture) -> None:
-        from magneton.collectors.values_tables import write_tables
+        from magneton.collectors.torch.values_tables import write_tables
 
         write_tables(self._directory(VALUES, capture.input_id), capture.tables)
         self._notes += [note for note in capture.notes if note not in self._notes]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self, overload
 
 from magneton.collectors.recording import RecordingWriter, cpu, versions
 from magneton.collectors.sensors import anchors_now
-from magneton.collectors.torch_profile import TorchProfile
+from magneton.collectors.torch.profile import TorchProfile
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Capture, Device, System, Workload
 

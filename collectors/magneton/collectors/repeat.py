@@ -20,7 +20,7 @@ from typing import Any
 
 from magneton.collectors.copies import Rotation, copy_call, rotate, tensors_of
 from magneton.collectors.replays import NotRepeatableError, RepeatWindow, Replay, check_replay, replay_in_turns
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.profile import import_torch
 from magneton.schemas.errors import UsageError
 
 __all__ = [

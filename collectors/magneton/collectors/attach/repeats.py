@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from magneton.collectors.attach.order import Answer, Order, Region, RegionRepeats, Window
 from magneton.collectors.attach.sessions import Session
-from magneton.collectors.call_stack import ModuleStack
 from magneton.collectors.repeat import Repetition, in_place_mode
 from magneton.collectors.sensors import Sampler, sample
+from magneton.collectors.torch.call_stack import ModuleStack
 
 NOT_SEEN = "no call of it was dispatched in a step: it is not there, lies within another operator, or is made of other operators"
 NO_TURN = "the command ended before its turn"

@@ -10,16 +10,16 @@ from typing import Any
 from magneton.collectors import step_times
 from magneton.collectors.attach.order import Answer, Order
 from magneton.collectors.attach.steps import MODULE_CALLS
-from magneton.collectors.dataflow import INPUT, PARAMETER
-from magneton.collectors.dispatch import ValueRecorder
 from magneton.collectors.knobs import FILE, write_knobs
 from magneton.collectors.program import ENERGY, NO_SECOND, VALUES_FORMAT
 from magneton.collectors.recorder import PROFILE, SCRUBBED
 from magneton.collectors.recording import versions
 from magneton.collectors.sensors import anchors_now, sample
-from magneton.collectors.torch_profile import TorchProfile, import_torch
-from magneton.collectors.values import notes_of
-from magneton.collectors.values_tables import VALUES, tables_of, write_tables
+from magneton.collectors.torch.dataflow import INPUT, PARAMETER
+from magneton.collectors.torch.dispatch import ValueRecorder
+from magneton.collectors.torch.profile import TorchProfile, import_torch
+from magneton.collectors.torch.values_capture import notes_of
+from magneton.collectors.torch.values_tables import VALUES, tables_of, write_tables
 from magneton.schemas.manifest import Capture
 
 

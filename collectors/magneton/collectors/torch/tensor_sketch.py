@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.collectors.tensor_reading import PIECE, TensorView, pieces
-from magneton.collectors.tensor_statistics import Statistics
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.profile import import_torch
+from magneton.collectors.torch.tensor_reading import PIECE, TensorView, pieces
+from magneton.collectors.torch.tensor_statistics import Statistics
 from magneton.schemas.sketch import (
     BLOCK,
     BUCKETS,

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from magneton.collectors.fingerprint import Fingerprint
-from magneton.collectors.geometry import WHOLE, Geometry, Key, covered, key_of, overlap
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.fingerprint import Fingerprint
+from magneton.collectors.torch.geometry import WHOLE, Geometry, Key, covered, key_of, overlap
+from magneton.collectors.torch.profile import import_torch
 
 torch: Any = import_torch()
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
 
-from magneton.collectors.call_stack import Frames, ModuleCall, ModuleStack
-from magneton.collectors.dataflow import OUTPUT, UNINITIALIZED, Dataflow, Value, coarsest
-from magneton.collectors.operators import Operator, describe, described, tensors_in
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.call_stack import Frames, ModuleCall, ModuleStack
+from magneton.collectors.torch.dataflow import OUTPUT, UNINITIALIZED, Dataflow, Value, coarsest
+from magneton.collectors.torch.operators import Operator, describe, described, tensors_in
+from magneton.collectors.torch.profile import import_torch
 
 torch: Any = import_torch()
 TorchDispatchMode: Any = torch.utils._python_dispatch.TorchDispatchMode

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from magneton.collectors.dataflow import INPUT, PARAMETER
-from magneton.collectors.dispatch import ValueRecorder, current, mark
-from magneton.collectors.perturb import perturbed
-from magneton.collectors.torch_profile import import_torch
-from magneton.collectors.values_tables import VALUES, tables_of
+from magneton.collectors.torch.dataflow import INPUT, PARAMETER
+from magneton.collectors.torch.dispatch import ValueRecorder, current, mark
+from magneton.collectors.torch.perturb import perturbed
+from magneton.collectors.torch.profile import import_torch
+from magneton.collectors.torch.values_tables import VALUES, tables_of
 
 torch: Any = import_torch()
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.collectors.tensor_reading import Plain, TensorView, why_unreadable
-from magneton.collectors.tensor_sketch import flat_sketch, separable_sketch, slice_sketches, whole_of_slices
-from magneton.collectors.tensor_statistics import Statistics, exact_hash, statistics_of
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.profile import import_torch
+from magneton.collectors.torch.tensor_reading import Plain, TensorView, why_unreadable
+from magneton.collectors.torch.tensor_sketch import flat_sketch, separable_sketch, slice_sketches, whole_of_slices
+from magneton.collectors.torch.tensor_statistics import Statistics, exact_hash, statistics_of
 from magneton.schemas.sketch import BUCKETS, arrangement_key, assignments, flat_key
 
 torch: Any = import_torch()

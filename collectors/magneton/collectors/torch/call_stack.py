@@ -16,7 +16,7 @@ from types import CodeType, FrameType, TracebackType
 from typing import Any, Self
 
 from magneton.collectors.scrub import Scrubber
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.profile import import_torch
 
 torch: Any = import_torch()
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from magneton.collectors.call_stack import Frame, ModuleCall
-from magneton.collectors.dataflow import Value
-from magneton.collectors.dispatch import Call, ValueRecorder
+from magneton.collectors.torch.call_stack import Frame, ModuleCall
+from magneton.collectors.torch.dataflow import Value
+from magneton.collectors.torch.dispatch import Call, ValueRecorder
 from magneton.schemas.columns import Table
 from magneton.schemas.parquet import conform, write_table
 from magneton.schemas.run_tables import RUN_TABLES

@@ -7,7 +7,7 @@ from functools import lru_cache
 from types import TracebackType
 from typing import Any
 
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.profile import import_torch
 
 torch: Any = import_torch()
 

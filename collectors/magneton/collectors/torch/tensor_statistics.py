@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from magneton.collectors.tensor_reading import TensorView, pieces
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.profile import import_torch
+from magneton.collectors.torch.tensor_reading import TensorView, pieces
 
 torch: Any = import_torch()
 

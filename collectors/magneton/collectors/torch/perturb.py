@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.profile import import_torch
 
 torch: Any = import_torch()
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magneton.collectors.torch_profile import import_torch
+from magneton.collectors.torch.profile import import_torch
 
 torch: Any = import_torch()
 
