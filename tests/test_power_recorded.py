@@ -16,7 +16,7 @@ from tests.powercap import RANGE_UJ, powercap
 
 from magneton.analysis.energy.measure.result import Window
 from magneton.analysis.energy.measure.totals import device_energy
-from magneton.collectors.recording import RecordingWriter
+from magneton.collectors.recording.writer import RecordingWriter
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
 from magneton.flows.normalize import normalize

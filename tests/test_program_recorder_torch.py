@@ -16,8 +16,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install 'magneton[torch]')")
 
 from magneton.collectors import Workload, record  # noqa: E402
-from magneton.collectors.knobs import environment_knobs, model_knobs, torch_knobs  # noqa: E402
-from magneton.collectors.program import NO_SECOND, modules_in  # noqa: E402
+from magneton.collectors.recording.knobs import environment_knobs, model_knobs, torch_knobs  # noqa: E402
+from magneton.collectors.recording.program import NO_SECOND, modules_in  # noqa: E402
 from magneton.flows.normalize import normalize  # noqa: E402
 from magneton.schemas.errors import InputFormatError, UsageError  # noqa: E402
 from magneton.schemas.manifest import Manifest, read_manifest  # noqa: E402

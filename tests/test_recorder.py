@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magneton.collectors import Recorder, Workload, record
-from magneton.collectors.recording import cpu, versions
+from magneton.collectors.recording.writer import cpu, versions
 from magneton.collectors.scrub import Scrubber, compress_scrubbed
 from magneton.collectors.torch import profile as torch_profile
 from magneton.schemas.errors import MissingDependencyError, OutputExistsError, UsageError

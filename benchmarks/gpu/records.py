@@ -17,7 +17,7 @@ from benchmarks.gpu.work import gpt2
 from magneton.analysis.energy.measure.result import Window
 from magneton.analysis.energy.measure.totals import series_energy
 from magneton.collectors import Workload
-from magneton.collectors.program import CAPTURES, ProgramRecorder
+from magneton.collectors.recording.program import CAPTURES, ProgramRecorder
 from magneton.schemas.manifest import read_manifest
 from magneton.schemas.parquet import read_table
 

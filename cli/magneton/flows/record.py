@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from magneton.collectors.attach.launch import Launch, record_command
-from magneton.collectors.recording import CAPTURES
+from magneton.collectors.recording.writer import CAPTURES
 
 __all__ = ["CAPTURES", "Launch", "record_command"]

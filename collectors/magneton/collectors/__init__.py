@@ -4,7 +4,7 @@
 imported when it starts.
 """
 
-from magneton.collectors.recorder import Recorder, record
+from magneton.collectors.recording.recorder import Recorder, record
 from magneton.schemas.manifest import Workload
 
 __all__ = ["Recorder", "Workload", "record"]

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from magneton.collectors.attach.order import VARIABLE, Answer, Order, read_answers
 from magneton.collectors.attach.steps import MODULE_CALLS
-from magneton.collectors.recorder import described_workload
-from magneton.collectors.recording import CAPTURES, RecordingWriter, check_request, cpu
+from magneton.collectors.recording.recorder import described_workload
+from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
 from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageError
 from magneton.schemas.manifest import Device, System, Workload
 

@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from magneton.collectors import step_times
 from magneton.collectors.attach.order import Answer, Order
 from magneton.collectors.attach.steps import MODULE_CALLS
-from magneton.collectors.knobs import FILE, write_knobs
-from magneton.collectors.program import ENERGY, NO_SECOND, VALUES_FORMAT
-from magneton.collectors.recorder import PROFILE, SCRUBBED
-from magneton.collectors.recording import versions
+from magneton.collectors.recording import step_times
+from magneton.collectors.recording.knobs import FILE, write_knobs
+from magneton.collectors.recording.program import ENERGY, NO_SECOND, VALUES_FORMAT
+from magneton.collectors.recording.recorder import PROFILE, SCRUBBED
+from magneton.collectors.recording.writer import versions
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch.dataflow import INPUT, PARAMETER
 from magneton.collectors.torch.dispatch import ValueRecorder

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from magneton.collectors.attach.order import Answer, Order, Region, RegionRepeats, Window, claim
-from magneton.collectors.recording import versions
+from magneton.collectors.recording.writer import versions
 from magneton.collectors.replays import NOT_SELECTED, NotRepeatableError, ReplayedCall
 from magneton.collectors.sensors import Sampler, sample
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from magneton.collectors import step_times
-from magneton.collectors.knobs import FILE, write_knobs
-from magneton.collectors.recorder import PROFILE, SCRUBBED, described_workload
-from magneton.collectors.recording import CAPTURES, RecordingWriter, check_request, cpu, versions
+from magneton.collectors.recording import step_times
+from magneton.collectors.recording.knobs import FILE, write_knobs
+from magneton.collectors.recording.recorder import PROFILE, SCRUBBED, described_workload
+from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu, versions
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch.profile import TorchProfile, import_torch
 from magneton.schemas.errors import UsageError

@@ -9,14 +9,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self, overload
 
-from magneton.collectors.recording import RecordingWriter, cpu, versions
+from magneton.collectors.recording.writer import RecordingWriter, cpu, versions
 from magneton.collectors.sensors import anchors_now
 from magneton.collectors.torch.profile import TorchProfile
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Capture, Device, System, Workload
 
 if TYPE_CHECKING:
-    from magneton.collectors.program import ProgramRecorder
+    from magneton.collectors.recording.program import ProgramRecorder
 
 PROFILE = "profile"
 SCRUBBED = (
@@ -138,7 +138,7 @@ class Recorder:
         rank = self._profile.rank()
         file = self._profile.export(self._writer.raw_directory(PROFILE, rank))
         if self._settings:
-            from magneton.collectors.knobs import FILE, write_knobs
+            from magneton.collectors.recording.knobs import FILE, write_knobs
 
             write_knobs(self._writer.raw_directory(PROFILE, rank) / FILE, (), {"capture": PROFILE, "rank": rank})
         notes = [SCRUBBED]
@@ -250,7 +250,7 @@ def record(
             f"cannot record {steps} steps after {warmup_steps} of warm-up", remedy="record at least 1 step"
         )
     if captures is not None:
-        from magneton.collectors.program import ProgramRecorder
+        from magneton.collectors.recording.program import ProgramRecorder
 
         return ProgramRecorder(
             path,

@@ -1,0 +1,1 @@
+"""Writing a recording: the recorder in a program, what was set (knobs), step times, files and manifest."""
