@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magneton.collectors.attach.order import Answer, Order, Region, RepeatOrder, read_answers
-from magneton.collectors.attach.systems import SystemReplays
+from magneton.collectors.attach.request import Answer, Order, Region, RepeatOrder, read_answers
+from magneton.collectors.attach.system_replays import SystemReplays
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
@@ -153,7 +153,7 @@ def test_a_jitted_function_is_as_it_was(jax: Any, attach: Attach) -> None:
 def test_one_program_that_fails_does_not_end_the_others(
     jax: Any, attach: Attach, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("magneton.collectors.replay_jax")
+    module = importlib.import_module("magneton.collectors.replay.jax")
     real, asked = module.replay_equations, []
 
     def replay(*args: Any, **kwargs: Any) -> Any:

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install 'magneton[torch]')")
 
 from magneton.cli.commands.repeat import show  # noqa: E402
-from magneton.collectors.repeat import NotRepeatableError, repeat_in_place  # noqa: E402
+from magneton.collectors.replay.torch import NotRepeatableError, repeat_in_place  # noqa: E402
 from magneton.collectors.sensors.discover import POWERCAP_VARIABLE  # noqa: E402
 
 FAKES = Path(__file__).resolve().parents[1] / "benchmarks" / "fakes"
@@ -247,7 +247,7 @@ def test_iterations_that_are_not_alike_are_refused_in_place() -> None:
 
 
 def test_a_repetition_that_fails_leaves_the_program_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from magneton.collectors import repeat
+    from magneton.collectors.replay import torch as repeat
 
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("out of memory")

@@ -11,8 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install 'magneton[torch]')")
 
-from magneton.collectors.copies import copy_call, copy_tensor, rotate  # noqa: E402
-from magneton.collectors.repeat import (  # noqa: E402
+from magneton.collectors.replay.copies import copy_call, copy_tensor, rotate  # noqa: E402
+from magneton.collectors.replay.torch import (  # noqa: E402
     NotRepeatableError,
     _Chosen,
     _replay_calls,
@@ -20,7 +20,7 @@ from magneton.collectors.repeat import (  # noqa: E402
     repeat_in_place,
     replay,
 )
-from magneton.collectors.replays import host_cache_bytes  # noqa: E402
+from magneton.collectors.replay.windows import host_cache_bytes  # noqa: E402
 from magneton.schemas.errors import UsageError  # noqa: E402
 
 aten = torch.ops.aten
@@ -82,15 +82,15 @@ def test_there_are_enough_copies_that_no_cache_holds_them(monkeypatch, tmp_path)
         (tmp_path / f"index{index}" / "size").write_text(size + "\n")
     assert host_cache_bytes(tmp_path) == 2 << 20
     assert host_cache_bytes(tmp_path / "none") is None
-    monkeypatch.setattr("magneton.collectors.copies.cache_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr("magneton.collectors.replay.copies.cache_bytes", lambda device: 1 << 20)
     turns = rotate((torch.randn(1 << 16),), {})
     assert turns.bytes_each == 1 << 18 and turns.cold
     assert (len(turns.calls) - 1) * turns.bytes_each >= 2 << 20
     assert not rotate((torch.randn(1 << 16),), {}, copies=2).cold
-    monkeypatch.setattr("magneton.collectors.copies.cache_bytes", lambda device: None)
+    monkeypatch.setattr("magneton.collectors.replay.copies.cache_bytes", lambda device: None)
     assert not rotate((torch.randn(16),), {}).cold, "an unknown cache is not claimed to be cold"
     # 16 MiB of room for calls of 64 bytes that write 1 MiB each.
-    monkeypatch.setattr("magneton.collectors.copies._free_bytes", lambda device: 64 << 20)
+    monkeypatch.setattr("magneton.collectors.replay.copies._free_bytes", lambda device: 64 << 20)
     assert len(rotate((torch.randn(16),), {}, outputs=1 << 20).calls) == 15
     assert check_repeatable(aten.outer.default, (torch.ones(8), torch.ones(4))) == 8 * 4 * 4
 

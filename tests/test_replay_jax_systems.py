@@ -17,8 +17,8 @@ jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)"
 import jax.numpy as jnp  # noqa: E402
 from jax.experimental import io_callback  # noqa: E402
 
-from magneton.collectors import replay_jax  # noqa: E402
-from magneton.collectors.replay_jax import (  # noqa: E402
+from magneton.collectors.replay import jax as replay_jax
+from magneton.collectors.replay.jax import (  # noqa: E402
     Evaluation,
     alone,
     copy_arrays,
@@ -26,7 +26,7 @@ from magneton.collectors.replay_jax import (  # noqa: E402
     import_jax,
     replay_equations,
 )
-from magneton.collectors.replays import NotRepeatableError, Replay, ReplayedCall  # noqa: E402
+from magneton.collectors.replay.windows import NotRepeatableError, Replay, ReplayedCall  # noqa: E402
 from magneton.schemas.errors import MissingDependencyError, UsageError  # noqa: E402
 
 quick = partial(replay_equations, seconds=0.02, rounds=1)

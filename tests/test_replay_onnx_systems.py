@@ -14,9 +14,9 @@ import pytest
 onnx = pytest.importorskip("onnx", reason="onnx is not installed (pip install onnx onnxruntime)")
 ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxruntime)")
 
-from magneton.collectors import replay_onnx  # noqa: E402
-from magneton.collectors.replay_onnx import bind, one_node_model, optimise, record, replay_nodes  # noqa: E402
-from magneton.collectors.replays import NotRepeatableError  # noqa: E402
+from magneton.collectors.replay import onnxruntime as replay_onnx
+from magneton.collectors.replay.onnxruntime import bind, one_node_model, optimise, record, replay_nodes  # noqa: E402
+from magneton.collectors.replay.windows import NotRepeatableError  # noqa: E402
 from magneton.schemas.errors import (  # noqa: E402
     InputFormatError,
     InputNotFoundError,

@@ -13,9 +13,9 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed (pip install tensorflow)")
 
-from magneton.collectors import replays  # noqa: E402
-from magneton.collectors.replay_tensorflow import replay_operations  # noqa: E402
-from magneton.collectors.replays import NotRepeatableError, Replay, ReplayedCall  # noqa: E402
+from magneton.collectors.replay import windows as replays
+from magneton.collectors.replay.tensorflow import replay_operations  # noqa: E402
+from magneton.collectors.replay.windows import NotRepeatableError, Replay, ReplayedCall  # noqa: E402
 from magneton.schemas.errors import MissingDependencyError, UsageError  # noqa: E402
 
 NOTHING = {"Const", "Identity", "NoOp"}

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from magneton.collectors.replays import NotRepeatableError, replay_in_turns, turns_for
+from magneton.collectors.replay.windows import NotRepeatableError, replay_in_turns, turns_for
 from magneton.schemas.errors import UsageError
 
 

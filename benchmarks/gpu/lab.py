@@ -19,7 +19,7 @@ import torch
 from magneton.analysis.energy.measure.result import Window
 from magneton.analysis.energy.measure.totals import SensorSeries, series_energy, series_of
 from magneton.analysis.energy.significance import compare_interleaved, run_order
-from magneton.collectors.replays import RepeatWindow, fill_window
+from magneton.collectors.replay.windows import RepeatWindow, fill_window
 from magneton.collectors.sensors import Sampled, sample
 from magneton.schemas.parquet import read_table
 

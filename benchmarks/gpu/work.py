@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812
 
 from benchmarks.gpu.lab import Lab, compare, gpu_series, mean_sd, watts
-from magneton.collectors.repeat import RepeatWindow, repeat_in_place, replay
+from magneton.collectors.replay.torch import RepeatWindow, repeat_in_place, replay
 
 Sides = dict[str, Callable[[], Any]]
 

@@ -19,9 +19,9 @@ from magneton.analysis.energy.repeats.difference import RepeatEstimate
 from magneton.analysis.energy.repeats.in_place import DeviceRepeat, RepeatedWindow, energies_of, time_of
 from magneton.analysis.energy.repeats.regions import find_regions, times_for
 from magneton.analysis.recording import Recording
-from magneton.collectors.attach.order import SYSTEMS, Answer, Region, RegionRepeats, RepeatOrder
 from magneton.collectors.attach.repeat_launch import check_sensors, repeat_command
-from magneton.collectors.replays import NotRepeatableError
+from magneton.collectors.attach.request import SYSTEMS, Answer, Region, RegionRepeats, RepeatOrder
+from magneton.collectors.replay.windows import NotRepeatableError
 from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
 from magneton.flows.normalize import normalize

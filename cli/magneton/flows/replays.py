@@ -13,7 +13,7 @@ import pyarrow as pa
 from magneton.analysis.energy.repeats.alone import energies_alone, time_alone
 from magneton.analysis.energy.repeats.in_place import RepeatedWindow
 from magneton.collectors.attach.repeat_launch import check_sensors
-from magneton.collectors.replays import NotRepeatableError, ReplayedCall
+from magneton.collectors.replay.windows import NotRepeatableError, ReplayedCall
 from magneton.collectors.sensors import sample
 from magneton.collectors.sensors.sampler import POWER_FILE
 from magneton.flows.repeat import energy_document, estimate_document, refusal_document, sensor_of, window_for
@@ -43,7 +43,7 @@ def measure_replays(replays: Replays, *, sensors: Sequence[str] | None = None) -
 
     Example::
 
-        from magneton.collectors.replay_onnx import replay_nodes
+        from magneton.collectors.replay.onnxruntime import replay_nodes
 
         window_s = replay_window_s()
         measure_replays(lambda: replay_nodes("model.onnx", feeds, select=lambda name, place: name == "MatMul", seconds=window_s))

@@ -12,7 +12,7 @@ from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from magneton.collectors.attach.order import SYSTEMS, Answer, Order, claim
+from magneton.collectors.attach.request import SYSTEMS, Answer, Order, claim
 
 if TYPE_CHECKING:
     from magneton.collectors.attach.sessions import Session
@@ -153,7 +153,7 @@ def attach() -> None:
     if order is None:
         return
     if order.repeat is not None and order.repeat.regions and order.repeat.regions[0].system in SYSTEMS:
-        from magneton.collectors.attach.systems import SystemReplays
+        from magneton.collectors.attach.system_replays import SystemReplays
 
         system = order.repeat.regions[0].system
         _after_import(SYSTEMS[system], SystemReplays(order, system).follow)

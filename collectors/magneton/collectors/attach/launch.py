@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from magneton.collectors.attach.order import VARIABLE, Answer, Order, read_answers
+from magneton.collectors.attach.request import VARIABLE, Answer, Order, read_answers
 from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording.recorder import described_workload
 from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magneton.collectors.attach.launch import NothingRecordedError, run_attached, site_folder
-from magneton.collectors.attach.order import Answer, Order, RepeatOrder, read_answers
+from magneton.collectors.attach.request import Answer, Order, RepeatOrder, read_answers
 from magneton.collectors.sensors.discover import split
 from magneton.collectors.sensors.sampler import POWER_FILE
 from magneton.schemas.errors import UsageError

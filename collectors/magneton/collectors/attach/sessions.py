@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from magneton.collectors.attach.order import Answer, Order
+from magneton.collectors.attach.request import Answer, Order
 from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording import step_times
 from magneton.collectors.recording.knobs import FILE, write_knobs
@@ -233,7 +233,7 @@ _SESSIONS: dict[str, type[Session]] = {ENERGY: EnergySession, PROFILE: ProfileSe
 def open_session(order: Order, rank: int, modules: Sequence[Any]) -> Session:
     """Begin a capture."""
     if order.repeat is not None:
-        from magneton.collectors.attach.repeats import RepeatSession
+        from magneton.collectors.attach.repeat_session import RepeatSession
 
         return RepeatSession(order, rank, modules)
     return _SESSIONS[order.capture](order, rank, modules)

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from magneton.collectors.frameworks import import_framework
-from magneton.collectors.replays import (
+from magneton.collectors.replay.windows import (
     NOT_SELECTED,
     NotRepeatableError,
     Replay,

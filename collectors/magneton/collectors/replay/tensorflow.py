@@ -24,9 +24,9 @@ from graphlib import TopologicalSorter
 from heapq import heappop, heappush
 from typing import Any
 
-from magneton.collectors import replays
 from magneton.collectors.frameworks import import_framework
-from magneton.collectors.replays import NotRepeatableError, ReplayedCall
+from magneton.collectors.replay import windows as replays
+from magneton.collectors.replay.windows import NotRepeatableError, ReplayedCall
 from magneton.schemas.errors import UsageError
 
 __all__ = ["import_tensorflow", "replay_operations"]

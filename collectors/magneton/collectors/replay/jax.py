@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from magneton.collectors.frameworks import import_framework
-from magneton.collectors.replays import (
+from magneton.collectors.replay.windows import (
     NOT_SELECTED,
     NotRepeatableError,
     Replay,

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from magneton.collectors.copies import Rotation, copy_call, rotate, tensors_of
-from magneton.collectors.replays import NotRepeatableError, RepeatWindow, Replay, check_replay, replay_in_turns
+from magneton.collectors.replay.copies import Rotation, copy_call, rotate, tensors_of
+from magneton.collectors.replay.windows import NotRepeatableError, RepeatWindow, Replay, check_replay, replay_in_turns
 from magneton.collectors.torch.profile import import_torch
 from magneton.schemas.errors import UsageError
 

@@ -20,9 +20,9 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from magneton.collectors.attach.order import Answer, Order, Region, RegionRepeats, Window, claim
+from magneton.collectors.attach.request import Answer, Order, Region, RegionRepeats, Window, claim
 from magneton.collectors.recording.writer import versions
-from magneton.collectors.replays import NOT_SELECTED, NotRepeatableError, ReplayedCall
+from magneton.collectors.replay.windows import NOT_SELECTED, NotRepeatableError, ReplayedCall
 from magneton.collectors.sensors import Sampler, sample
 
 NOT_SEEN = "no program that was seen to run more often than it takes to warm up has it"
@@ -147,7 +147,7 @@ def _repeats(region: Region, call: ReplayedCall) -> RegionRepeats:
 
 
 def _follow_onnx(onnxruntime: Any, replays: SystemReplays) -> None:
-    from magneton.collectors.replay_onnx import replay_nodes
+    from magneton.collectors.replay.onnxruntime import replay_nodes
 
     session_class = onnxruntime.InferenceSession
     make, run = session_class.__init__, session_class.run
@@ -187,7 +187,7 @@ def _follow_onnx(onnxruntime: Any, replays: SystemReplays) -> None:
 
 
 def _follow_jax(jax: Any, replays: SystemReplays) -> None:
-    from magneton.collectors.replay_jax import replay_equations
+    from magneton.collectors.replay.jax import replay_equations
 
     jit = jax.jit
     # Whether no function is being traced, which arguments alone do not tell, is not said in public.
@@ -244,7 +244,7 @@ def _follow_jax(jax: Any, replays: SystemReplays) -> None:
 
 
 def _follow_tensorflow(tensorflow: Any, replays: SystemReplays) -> None:
-    from magneton.collectors.replay_tensorflow import replay_operations
+    from magneton.collectors.replay.tensorflow import replay_operations
 
     # The class of what tf.function returns; Keras uses it too.
     function_class = type(tensorflow.function(lambda: None))

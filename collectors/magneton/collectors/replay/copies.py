@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from magneton.collectors.replays import NotRepeatableError, host_cache_bytes, host_free_bytes, turns_for
+from magneton.collectors.replay.windows import NotRepeatableError, host_cache_bytes, host_free_bytes, turns_for
 from magneton.collectors.torch.profile import import_torch
 
 # A copy begins at the same place within this many bytes as its original: kernels are chosen by alignment.
