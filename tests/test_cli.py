@@ -31,7 +31,7 @@ from magneton.cli.docs import commands
 from magneton.schemas import errors
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.views import RUNS, VIEWS
+from magneton.schemas.views.registry import RUNS, VIEWS
 
 Run = Callable[..., tuple[int, bytes, str]]
 

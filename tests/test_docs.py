@@ -19,7 +19,7 @@ from magneton.schemas import errors
 from magneton.schemas.codes import QUARANTINE_REASONS, WARNING_CODES
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.views import RUNS, VIEWS
+from magneton.schemas.views.registry import RUNS, VIEWS
 
 ROOT = Path(__file__).resolve().parents[1]
 GUIDE = (ROOT / "docs" / "sql.md").read_text()

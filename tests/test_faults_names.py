@@ -21,7 +21,7 @@ from magneton.flows.diff import compare
 from magneton.schemas import errors, versions
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.views import RUNS, VIEWS
+from magneton.schemas.views.registry import RUNS, VIEWS
 
 # --- 58 names and SQL ----------------------------------------------------------------------------------------------------
 

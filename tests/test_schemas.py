@@ -18,8 +18,8 @@ from tests.small_recording import rows, small_tables
 from magneton.schemas import codes, errors, files, ids, manifest, versions
 from magneton.schemas.columns import Table
 from magneton.schemas.parquet import TABLES, TableWriter, conform, read_table
-from magneton.schemas.view_columns import RUNS
-from magneton.schemas.views import VIEWS
+from magneton.schemas.views.columns import RUNS
+from magneton.schemas.views.registry import VIEWS
 
 ERRORS = [c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, errors.MagnetonError)]
 

@@ -18,8 +18,8 @@ from magneton.analysis.query import Recordings, unique_names
 from magneton.schemas import errors
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.view_columns import RUN_COLUMN
-from magneton.schemas.views import RUNS, VIEWS
+from magneton.schemas.views.columns import RUN_COLUMN
+from magneton.schemas.views.registry import RUNS, VIEWS
 
 CASE = Path(__file__).parent / "faults" / "58-sql-hostile-names"
 EXPECTED: dict[str, Any] = json.loads((CASE / "expected.md").read_text().split("```json")[1].split("```")[0])

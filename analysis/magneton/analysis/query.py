@@ -37,8 +37,8 @@ from magneton.schemas.errors import (
 from magneton.schemas.parquet import inspect_file, read_table
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.versions import SCHEMA_VERSION
-from magneton.schemas.view_columns import DIFF_COLUMN, RUN_COLUMN
-from magneton.schemas.views import RUNS, VIEWS
+from magneton.schemas.views.columns import DIFF_COLUMN, RUN_COLUMN
+from magneton.schemas.views.registry import RUNS, VIEWS
 
 BATCH_ROWS = 10_000
 

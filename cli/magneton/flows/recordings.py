@@ -15,8 +15,8 @@ from magneton.schemas.columns import Table
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.manifest import MANIFEST_NAME, read_manifest
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.view_columns import DIFF_COLUMN, RUN_COLUMN
-from magneton.schemas.views import RUNS, VIEWS
+from magneton.schemas.views.columns import DIFF_COLUMN, RUN_COLUMN
+from magneton.schemas.views.registry import RUNS, VIEWS
 
 __all__ = ["OpenRun", "Recordings", "Result", "catalog", "describe"]
 

@@ -25,8 +25,8 @@ from magneton.schemas.files import atomic_write
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.versions import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
-from magneton.schemas.view_columns import RUN_COLUMN
-from magneton.schemas.views import RUNS, VIEWS
+from magneton.schemas.views.columns import RUN_COLUMN
+from magneton.schemas.views.registry import RUNS, VIEWS
 
 # Title, the struct at the root, and what to say about it. Structs inside are documented with it.
 DOCUMENTS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magneton.schemas.columns import FLOAT, INT, STRING, Column, Table
-from magneton.schemas.view_columns import KEYS, SPAN, View
+from magneton.schemas.views.columns import KEYS, SPAN, View
 
 # The time intervals cover: sorted by start, each adds what reaches beyond the furthest end before it.
 STEP_TIME = View(

@@ -10,8 +10,9 @@ or ranks: what ran apart stays apart, and a capture of kind ``graph_capture`` do
 
 from __future__ import annotations
 
-from magneton.schemas import sum_views, time_views
-from magneton.schemas.view_columns import RUNS, View
+from magneton.schemas.views import sums as sum_views
+from magneton.schemas.views import times as time_views
+from magneton.schemas.views.columns import RUNS, View
 
 # In an order in which each view only uses tables and views before it.
 VIEWS: dict[str, View] = {
