@@ -9,6 +9,8 @@ RUN_A ?= examples/recordings/gpt2-hf
 RUN_B ?= examples/recordings/gpt2-fused
 OUT ?=
 TEST_ARGS ?=
+# Test processes: one a core. PARALLEL= runs the tests one after the other in one process, e.g. for a debugger.
+PARALLEL ?= -n auto --dist loadfile
 
 # Names reach the shell through the environment, exactly as they were typed: $(value ...) keeps make from expanding a `$`
 # in them, and unexport keeps it from doing so while it fills the environment.
@@ -32,7 +34,7 @@ dev: $(VENV)/.dev ## Prepare .venv for development
 
 .PHONY: test
 test: $(VENV)/.dev ## Run the quick tests (TEST_ARGS are passed on to pytest)
-	@$(BIN)/python -m pytest -m "not slow" $(TEST_ARGS)
+	@$(BIN)/python -m pytest $(PARALLEL) -m "not (slow or torch or systems)" $(TEST_ARGS)
 
 .PHONY: test-slow
 test-slow: $(VENV)/.dev ## Run the slow tests
@@ -40,11 +42,11 @@ test-slow: $(VENV)/.dev ## Run the slow tests
 
 .PHONY: test-torch
 test-torch: $(VENV)-torch/.ready ## Run the tests that need PyTorch, in an environment of their own (.venv-torch)
-	@$(VENV)-torch/bin/python -m pytest -m "not slow" $(TEST_ARGS) $(wildcard tests/test_*_torch.py)
+	@$(VENV)-torch/bin/python -m pytest -m "torch and not slow" $(TEST_ARGS)
 
 .PHONY: test-systems
 test-systems: $(VENV)-systems/.ready ## Run the tests that need JAX, ONNX Runtime or TensorFlow, in an environment of their own (.venv-systems)
-	@$(VENV)-systems/bin/python -m pytest -m "not slow" $(TEST_ARGS) $(wildcard tests/test_*_systems.py)
+	@$(VENV)-systems/bin/python -m pytest -m "systems and not slow" $(TEST_ARGS)
 
 .PHONY: lint
 lint: $(VENV)/.dev ## Check format, style, types and which stage imports which

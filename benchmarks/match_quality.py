@@ -7,7 +7,7 @@ Usage, from the root of the project with ``pip install 'magneton[examples]'``::
 
 ``PAIRS`` is a dict ``{name: (factory_a, factory_b)}`` in any importable module. A factory takes nothing and returns
 ``(module, inputs, labels)``: what to run, its arguments, and ``labels`` from paths of modules to the canonical names of what
-they return. ``benchmarks.marks.mark(name, tensor)`` names tensors inside modules. A callable may stand for the module (a
+they return. ``benchmarks.matching.marks.mark(name, tensor)`` names tensors inside modules. A callable may stand for the module (a
 training step); modules it holds are found. A pair whose sides share no name is a negative control.
 
 Exit code 1 if the matcher misses what it must reach on a pair (F1 below 0.99, a wrong pair, a region that is too coarse).
@@ -31,12 +31,12 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from benchmarks.capture import capture
-from benchmarks.methods import DEFAULT_TOLERANCE, Result, apply, methods
-from benchmarks.metric import Truth, as_json
-from benchmarks.programs import Factory
+from benchmarks.matching.capture import capture
+from benchmarks.matching.methods import DEFAULT_TOLERANCE, Result, apply, methods
+from benchmarks.matching.metric import Truth, as_json
+from benchmarks.matching.programs import Factory
 
-DEFAULT_PAIRS = "benchmarks.pairs:PAIRS"
+DEFAULT_PAIRS = "benchmarks.matching.pairs:PAIRS"
 TOLERANCES = (1e-5, DEFAULT_TOLERANCE, 1e-3, 2e-2)
 WANTED_F1, WANTED_COVERAGE, WANTED_MEDIAN = 0.99, 0.95, 4
 

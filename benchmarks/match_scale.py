@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.curve import plot
+from benchmarks.matching.curve import plot
 from magneton.analysis.values.graph import from_tables
 from magneton.analysis.values.match import ValueMatch, match_values
 from magneton.schemas.run_tables import OPS, TENSORS, USES

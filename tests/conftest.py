@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.longer import Longer
-from tests.normalized import Normalizer
+from tests.support.longer import Longer
+from tests.support.normalized import Normalizer
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -1,0 +1,38 @@
+"""The benchmark's trace is a trace, and large ones take a bounded amount of memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from benchmarks.ingest.__main__ import measure
+from benchmarks.ingest.kineto_trace import write
+from tests.support.normalized import Normalizer
+
+
+def test_generated_traces_are_whole_and_the_same_every_time(tmp_path: Path, normalized: Normalizer) -> None:
+    one, two = tmp_path / "one.json", tmp_path / "two.json"
+    count = write(one, 20_000)
+    assert write(two, 20_000) == count
+    assert one.read_bytes() == two.read_bytes()
+    run = normalized(one)
+    (capture,) = run.rows("captures")
+    assert capture["n_raw"] == count
+    assert run.warnings() == {}
+    assert len(run.rows("steps")) >= 1
+    assert all(k["op_id"] is not None and k["module_id"] is not None for k in run.rows("kernels"))
+    assert all(f["parent_id"] is not None for f in run.rows("frames") if f["function"] != "step")
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    peaks = []
+    for events in (700_000, 2_800_000):
+        trace = tmp_path / f"{events}.json"
+        count = write(trace, events)
+        result = measure("magneton", trace, count)
+        assert result is not None
+        peaks.append(result.peak_mb)
+        trace.unlink()
+    assert max(peaks) < 600
+    assert peaks[1] - peaks[0] < 150
