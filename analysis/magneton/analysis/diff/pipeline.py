@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from magneton.analysis.align import lost, work
 from magneton.analysis.align.steps import choose_steps, usable_steps
 from magneton.analysis.align.tree import Interner
 from magneton.analysis.align.work import Side, load_side
-from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values
+from magneton.analysis.diff import by_values, energy, ledger
+from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values, values_captures
 from magneton.analysis.diff.checks import (
     check_devices,
     check_work,
@@ -79,6 +81,7 @@ def _sides(
     a: Recording, b: Recording, settings: DiffSettings
 ) -> tuple[Side, Side, SideEnergy | None, SideEnergy | None]:
     """Return the trees of work and the energy of the rank of each side that is compared."""
+    _expect(a, b, settings)
     rank_a, rank_b = common_ranks(a, b, settings.rank)
     wanted, least = settings.energy, settings.min_power_coverage
     energy_a, energy_b = (
@@ -93,9 +96,22 @@ def _sides(
     return side_a, side_b, energy_a, energy_b
 
 
+def _expect(a: Recording, b: Recording, settings: DiffSettings) -> None:
+    """Tell the recordings what all parts of the diff will ask of them, so that each table is read once."""
+    needs = [work.NEEDS, lost.NEEDS]
+    if settings.energy:
+        needs += [energy.NEEDS, ledger.NEEDS]
+    if all(any(row["kind"] == "values" for row in side.table("captures").to_pylist()) for side in (a, b)):
+        needs.append(by_values.NEEDS)
+    for side in (a, b):
+        side.expect(*needs)
+
+
 def _by_values(aligned: list[Aligned], a: Side, b: Side, notes: list[Note]) -> str:
     """Replace what structure says by what values say, where both sides recorded them; return the method used."""
-    values_a, values_b = load_values(a.recording, a.rank), load_values(b.recording, b.rank)
+    # A capture on one side only is not read.
+    known = all(values_captures(side.recording, side.rank) for side in (a, b))
+    values_a, values_b = (load_values(side.recording, side.rank) if known else None for side in (a, b))
     if values_a is None or values_b is None:
         return "structure"
     match = match_values(values_a.graph, values_b.graph)
