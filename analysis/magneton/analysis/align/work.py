@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -445,6 +446,7 @@ def _insert_host_work(
     inventory.span_ns = float(max(ends[1:], default=0) - min(starts[1:], default=0))
 
 
+@lru_cache(maxsize=65536)
 def short_kernel_name(name: str | None) -> str:
     """Return a kernel name without return type, template arguments and parameters: ``ns::kernel``.
 

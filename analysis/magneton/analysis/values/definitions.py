@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-import networkx as nx
 import numpy as np
 
 from magneton.analysis.values.classes import ValueClass
+from magneton.analysis.values.components import components
 from magneton.analysis.values.graph import ValueGraph
 
 # What the rest of the program reads of a definition says more than what the definition reads.
@@ -181,15 +181,14 @@ def _look(
 
 def chains(graph: ValueGraph, definitions: list[int]) -> list[list[int]]:
     """Return the definitions of one value by chain: what is read to define another, and the other, belong together."""
-    joined: nx.utils.UnionFind = nx.utils.UnionFind(definitions)
-    among = set(definitions)
-    for group in definitions:
-        for other in _fed(graph, group):
-            if other in among:
-                joined.union(group, other)
+    place = {group: at for at, group in enumerate(definitions)}
+    edges = [(place[group], place[other]) for group in definitions for other in _fed(graph, group) if other in place]
+    if not edges:
+        return [[group] for group in definitions]
+    ends = np.array(edges, dtype=np.int64)
     found: dict[int, list[int]] = defaultdict(list)
-    for group in definitions:
-        found[joined[group]].append(group)
+    for group, label in zip(definitions, components(len(definitions), ends[:, 0], ends[:, 1]).tolist(), strict=True):
+        found[label].append(group)
     return list(found.values())
 
 

@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.values.columns import Ints, Values, is_floating, read_values
+from magneton.analysis.values.components import components
 
 # Values of fewer elements never cut: a handful of numbers is equal by accident.
 MIN_NUMEL = 16
@@ -51,7 +51,8 @@ class ValueGraph:
         n = len(self.values)
         self.producers = [[] for _ in range(n)]
         self.consumers = [[] for _ in range(n)]
-        joined: nx.utils.UnionFind[int] = nx.utils.UnionFind()
+        sources: list[int] = []
+        targets: list[int] = []
         for number, operator in enumerate(self.operators):
             for value in dict.fromkeys(operator.writes):
                 self.producers[value].append(number)
@@ -60,16 +61,12 @@ class ValueGraph:
             if use_copies and operator.copy and operator.reads and operator.writes:
                 source, target = operator.reads[-1 if operator.name.endswith("copy_") else 0], operator.writes[0]
                 if self.values.numel[source] == self.values.numel[target]:
-                    joined.union(source, target)
-        self.group = list(range(n))
+                    sources.append(source)
+                    targets.append(target)
+        self.group = components(n, np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)).tolist()
         self.members = {}
-        for found in map(sorted, joined.to_sets()):
-            self.members[found[0]] = found
-            for value in found:
-                self.group[value] = found[0]
         for value, group in enumerate(self.group):
-            if value == group and value not in self.members:
-                self.members[value] = [value]
+            self.members.setdefault(group, []).append(value)
 
     def ids(self, group: int) -> tuple[int, ...]:
         """Return the tensor ids of a group."""
