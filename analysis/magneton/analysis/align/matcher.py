@@ -73,10 +73,11 @@ class Matcher:
     look_inside: bool = True
     _found: list[Correspondence] = field(default_factory=list)
     _gaps: list[_Gap] = field(default_factory=list)
+    _groups: list[tuple[list[Node], list[Node]]] = field(default_factory=list)
 
     def match(self, a: Node, b: Node) -> list[Correspondence]:
         """Return the correspondences of two trees whose roots are the same step. Every leaf is in exactly one."""
-        self._found, self._gaps = [], []
+        self._found, self._gaps, self._groups = [], [], []
         if a.strict == b.strict:
             self._equal(a, b)
         else:
@@ -198,6 +199,7 @@ class Matcher:
                 self._weakly(gap.a, gap.b)
             else:
                 self._one_sided(gap.a, gap.b)
+        self._decide_groups()
         self._join_parts(a.leaves(), b.leaves())
 
     def _by_order(self, a: Node, b: Node) -> None:
@@ -281,18 +283,32 @@ class Matcher:
             previous = (i, j)
 
     def _joined(self, a: list[Node], b: list[Node]) -> None:
-        """Make one region of what lies between matched neighbours, unless known shapes say it is other work."""
-        if not a or not b:
-            self._one_sided(a, b)
-            return
-        left, right = _merged(self.similarity, a), _merged(self.similarity, b)
-        agreement = len(left[0] & right[0]) / min(len(left[0]), len(right[0])) if left[1] and right[1] else None
-        if not _plausible(a, b, agreement):
-            self._one_sided(a, b)
-        elif agreement is None:
-            self._found.append(Correspondence(a, b, 0.2, frozenset({"order"})))
+        """Take note of what lies between matched neighbours on both sides: it may be one region."""
+        if a and b:
+            self._groups.append((a, b))
         else:
-            self._found.append(Correspondence(a, b, 0.2 + 0.2 * agreement, frozenset({"order", "shapes"})))
+            self._one_sided(a, b)
+
+    def _decide_groups(self) -> None:
+        """Make regions of groups that can be the same work.
+
+        Groups of the same operators are judged together, by their times in sum: one that was held up once is like the others.
+        """
+        alike: dict[object, list[tuple[list[Node], list[Node]]]] = defaultdict(list)
+        for a, b in self._groups:
+            alike[tuple(tuple(sorted(leaf.token for leaf in side)) for side in (a, b))].append((a, b))
+        for groups in alike.values():
+            times = [sum(leaf.device_ns for group in groups for leaf in group[side]) for side in (0, 1)]
+            for a, b in groups:
+                left, right = _merged(self.similarity, a), _merged(self.similarity, b)
+                known = left[1] and right[1]
+                agreement = len(left[0] & right[0]) / min(len(left[0]), len(right[0])) if known else None
+                if not _plausible(len(a) + len(b), times, agreement):
+                    self._one_sided(a, b)
+                elif agreement is None:
+                    self._found.append(Correspondence(a, b, 0.2, frozenset({"order"})))
+                else:
+                    self._found.append(Correspondence(a, b, 0.2 + 0.2 * agreement, frozenset({"order", "shapes"})))
 
     def _one_sided(self, a: list[Node], b: list[Node]) -> None:
         self._found.extend(Correspondence([node], [], None) for node in a)
@@ -313,17 +329,16 @@ def _symbols(nodes: list[Node]) -> tuple[npt.NDArray[np.int64], list[Node]]:
     return ids, distinct
 
 
-def _plausible(a: list[Node], b: list[Node], agreement: float | None) -> bool:
+def _plausible(size: int, times: list[float], agreement: float | None) -> bool:
     """Tell whether two groups between matched neighbours can be the same work.
 
     Args:
-        a: leaves of side A.
-        b: leaves of side B.
+        size: operators of both sides together.
+        times: device time of either side in ns, over all groups of the same operators.
         agreement: share of tensor sizes in common; None where they are not known.
     """
-    if agreement == 0 or len(a) + len(b) > MAX_GROUP:
+    if agreement == 0 or size > MAX_GROUP:
         return False
-    times = sum(leaf.device_ns for leaf in a), sum(leaf.device_ns for leaf in b)
     if not min(times):
         return max(times) == 0 or agreement is not None
     return max(times) <= (MAX_TIMES_SHAPED if agreement is not None and agreement >= 0.5 else MAX_TIMES) * min(times)
