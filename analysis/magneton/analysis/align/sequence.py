@@ -19,8 +19,8 @@ Floats = npt.NDArray[np.float64]
 # Cells of the dynamic programme, one byte each.
 MAX_CELLS = 6_000_000
 
-# Cost of starting a run of unmatched symbols, against 1 for a full match of single operators: a block that only one side
-# has stays in one piece instead of lending single operators to look-alikes elsewhere.
+# Cost of starting a run of unmatched symbols; a full match of single operators counts 1. Because of this cost, a block that
+# only one side has stays one run. Without it, single operators of the block would match similar ones elsewhere.
 GAP_OPEN = 0.5
 
 # Unique symbols cut long sequences only if so many of them agree in order, and they are so large a part of the shorter one. In a
@@ -40,7 +40,7 @@ def heaviest_common_subsequence(
 ) -> Pairs:
     """Align two sequences of symbols so that the summed similarity, less the cost of gaps, is largest.
 
-    Matches never cross. Equal similarity is decided for the pair at the more equal relative position.
+    Matches never cross. Of two equally similar pairs, the one at the more similar relative position is taken.
 
     Args:
         left: symbols of the first sequence, shape ``(n,)``, each an index into the rows of ``similarity``.
