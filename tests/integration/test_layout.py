@@ -108,7 +108,7 @@ def test_no_file_names_the_machine_it_was_written_on(root: Path) -> None:
 def test_core_dependencies_hold_no_framework(root: Path) -> None:
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     names = {re.split(r"[\[<>=!~ ]", d)[0] for d in project["dependencies"]}
-    assert names == {"duckdb", "msgspec", "networkx", "numpy", "pyarrow", "rich", "typer", "zstandard"}
+    assert names == {"duckdb", "msgspec", "numpy", "pyarrow", "rich", "typer", "zstandard"}
 
 
 @pytest.mark.slow

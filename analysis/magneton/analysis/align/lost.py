@@ -1,7 +1,7 @@
-"""Kernel launches whose kernel is not in the recording: work that was done and of whose time nothing is known.
+"""Kernel launches whose kernel is not in the recording: the work was done, and its time is unknown.
 
-Profilers lose device records (full buffers, a window that closes early) without a word in the file. What is left of such
-work is its launch, and that keeps its place in the tree of work, so that it is neither taken for absent nor for free.
+Profilers lose device records, for example when a buffer is full, and the file does not say so. The launch of such a kernel is
+still recorded. It keeps its place in the tree of work, so that the work is not taken for absent or for free.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Needs, Recording
 
 # Copies and memsets of nothing rightly leave no record.
 _TRANSFER = r"(?i)mem(cpy|set|fill|ory|buffer|image)|USM"
@@ -21,6 +21,10 @@ _COLUMNS = (
     "launch_id", "name", "ts_ns", "correlation", "op_id", "module_id", "module_call", "step_id", "rank",
     "expects_device_activity",
 )  # fmt: skip
+
+_USED_COLUMNS = ("launch_id", "rank")
+# What ``lost_launches`` asks of a recording.
+NEEDS: Needs = {"launches": _COLUMNS, "kernels": _USED_COLUMNS}
 
 
 @dataclass
@@ -36,7 +40,7 @@ class Lost:
     n_launches: Counter[int | None] = field(default_factory=Counter)
 
     def in_steps(self, steps: Iterable[int | None] | None) -> tuple[int, int]:
-        """Return the number of launches without a kernel and of all launches in some steps (None: in the capture)."""
+        """Return two numbers for some steps (None: the whole capture): launches without a kernel, and all launches."""
         if steps is None:
             return len(self.rows), self.n_launches.total()
         wanted = set(steps)
@@ -51,7 +55,7 @@ def lost_launches(recording: Recording, rank: int) -> Lost:
     )
     no_transfer = pc.invert(pc.match_substring_regex(pc.fill_null(launches.column("name"), ""), _TRANSFER))
     launches = launches.filter(pc.and_(expected, no_transfer))
-    used = pc.unique(recording.of_rank("kernels", rank, ("launch_id", "rank")).column("launch_id"))
+    used = pc.unique(recording.of_rank("kernels", rank, _USED_COLUMNS).column("launch_id"))
     lost = launches.filter(pc.invert(pc.is_in(launches.column("launch_id"), used)))
     counts = pc.value_counts(launches.column("step_id")).to_pylist()
     return Lost(lost.to_pylist(), Counter({row["values"]: row["counts"] for row in counts}))

@@ -1,8 +1,9 @@
 """Structural alignment of two trees of work: top down, in order, largest agreement first.
 
-Children of matched nodes are aligned as sequences. What stays between two matched neighbours is opened one level at a
-time and aligned again, so that a wrapper on one side does not matter; what still stays at the leaves becomes one region
-of several operators against several. The result does not depend on which side is called A.
+Children of matched nodes are aligned as sequences. The nodes that remain between two matched neighbours are a gap. Their
+children take their place, and the gap is aligned again, level by level. So a wrapper that only one side has does not matter.
+What remains at the leaves becomes one region of several operators against several. The result does not depend on which side is
+called A.
 """
 
 from __future__ import annotations
@@ -15,15 +16,20 @@ import numpy as np
 import numpy.typing as npt
 
 from magneton.analysis.align.absorb import gather
+from magneton.analysis.align.by_order import ByOrder
 from magneton.analysis.align.parts import parts_of
-from magneton.analysis.align.sequence import heaviest_common_subsequence
+from magneton.analysis.align.sequence import heaviest_common_subsequence, longest_increasing
 from magneton.analysis.align.similarity import STRONG, WEAK, Similarity
 from magneton.analysis.align.tree import Node
 
-# Share of all leaves that must match by themselves before neighbours may vouch for the rest.
+# Share of all leaves that must match by themselves before matched neighbours count as evidence for the rest.
 MIN_STRONG_SHARE = 0.3
 # The kernels of two replayed graphs are compared one by one if at least this share of their time finds a partner.
 MIN_PAIRED_INSIDE = 0.5
+# A group of several operators against several holds at most this many, and one side takes at most so many times the other's
+# time; more where at least half of the tensor sizes agree, since a fused operator can be much faster than what it replaces.
+MAX_GROUP = 64
+MAX_TIMES, MAX_TIMES_SHAPED = 8.0, 100.0
 # Two calls of the same operator made of different numbers of kernels-launching parts stay together up to this many parts.
 MAX_CALL = 12
 
@@ -32,8 +38,8 @@ MAX_CALL = 12
 class Correspondence:
     """Leaves of side A and of side B that do the same work; one list is empty where the other side has none.
 
-    ``calls`` is the number of operators called on each side, where that is known apart from the leaves: one that copies a bias
-    before it multiplies is one operator with two leaves.
+    ``calls`` is the number of operators called on each side, where it is known. It may differ from the number of leaves:
+    ``aten::addmm`` that copies its bias and then multiplies is one operator with two leaves.
     """
 
     a: list[Node]
@@ -61,17 +67,18 @@ class Matcher:
 
     Attributes:
         similarity: how alike two nodes are.
-        look_inside: take two calls that replay a graph each apart, kernel by kernel.
+        look_inside: compare two calls that each replay a graph kernel by kernel.
     """
 
     similarity: Similarity = field(default_factory=Similarity)
     look_inside: bool = True
     _found: list[Correspondence] = field(default_factory=list)
     _gaps: list[_Gap] = field(default_factory=list)
+    _groups: list[tuple[list[Node], list[Node]]] = field(default_factory=list)
 
     def match(self, a: Node, b: Node) -> list[Correspondence]:
         """Return the correspondences of two trees whose roots are the same step. Every leaf is in exactly one."""
-        self._found, self._gaps = [], []
+        self._found, self._gaps, self._groups = [], [], []
         if a.strict == b.strict:
             self._equal(a, b)
         else:
@@ -140,7 +147,7 @@ class Matcher:
                 yield i, j
 
     def _informative(self, node: Node) -> bool:
-        """Tell whether equality of this structure says something beyond a single name."""
+        """Tell whether a node holds more than a name: known shapes, or three leaves or more."""
         return node.n_items >= 3 or self.similarity.profile(node).has_shapes
 
     def _run_of_names(self, left: list[Node], right: list[Node]) -> list[tuple[int, int]]:
@@ -165,7 +172,7 @@ class Matcher:
 
     @staticmethod
     def _one_call(u: Node, v: Node) -> bool:
-        """Tell whether two calls of one small operator differ in what they consist of: then the call is the region."""
+        """Tell whether two calls of one small operator consist of different parts; then the whole call is the region."""
         small = max(u.n_items, v.n_items) <= MAX_CALL
         return u.kind == v.kind == "op" and u.token == v.token and u.n_items != v.n_items and small
 
@@ -177,11 +184,12 @@ class Matcher:
         if not a or not b or not largest:
             self._gaps.append(_Gap(_leaves(a), _leaves(b), place))
             return
-        # Nodes of similar size open together, so that a gap is aligned a few times and not once per node.
+        # Nodes of similar size are opened together, so that a gap is aligned a few times and not once per node.
         work.append((_opened(a, largest), _opened(b, largest), place))
 
     def _settle(self, a: Node, b: Node) -> None:
-        """Decide the gaps: neighbours may vouch for what lies between them once enough stands by itself."""
+        """Decide the gaps. Once enough leaves match by themselves, matched neighbours count as evidence."""
+        self._by_order(a, b)
         strong = sum(len(c.a) + len(c.b) for c in self._found)
         vouched = strong >= MIN_STRONG_SHARE * (a.n_items + b.n_items)
         if vouched:
@@ -192,10 +200,33 @@ class Matcher:
                 self._weakly(gap.a, gap.b)
             else:
                 self._one_sided(gap.a, gap.b)
+        self._decide_groups()
         self._join_parts(a.leaves(), b.leaves())
 
+    def _by_order(self, a: Node, b: Node) -> None:
+        """Pair what is left by the order of names, and divide what is still left by what stands around it."""
+        loose = [gap for gap in self._gaps if gap.place != _INSIDE]
+        free = {leaf for gap in loose for leaf in (*gap.a, *gap.b)}
+        if not any(gap.a for gap in loose) or not any(gap.b for gap in loose):
+            return
+        order = ByOrder(a, b, self.similarity)
+        at_a = {leaf: index for index, leaf in enumerate(order.leaves_a)}
+        at_b = {leaf: index for index, leaf in enumerate(order.leaves_b)}
+        fixed = [(at_a[c.a[0]], at_b[c.b[0]]) for c in self._found if c.a and c.b]
+        pairs = order.pairs(fixed, free)
+        for i, j in pairs:
+            u, v = order.leaves_a[i], order.leaves_b[j]
+            score, evidence = self.similarity.weak(u, v)
+            self._found.append(Correspondence([u], [v], score, evidence))
+            free -= {u, v}
+        self._gaps = [gap for gap in self._gaps if gap.place == _INSIDE]
+        for left, right, bounded in order.windows(longest_increasing(sorted([*fixed, *pairs])), free):
+            if left or right:
+                nodes = [order.leaves_a[i] for i in left], [order.leaves_b[j] for j in right]
+                self._gaps.append(_Gap(*nodes, _BETWEEN if bounded else _LOOSE))
+
     def _gather(self, a: list[Node], b: list[Node]) -> None:
-        """Let fused operators gather what they stand for, and take it out of the gaps."""
+        """Let fused operators gather the operators they replace, and take these out of the gaps."""
         free = {leaf for gap in self._gaps for leaf in (*gap.a, *gap.b)}
         at_a = {leaf: index for index, leaf in enumerate(a)}
         at_b = {leaf: index for index, leaf in enumerate(b)}
@@ -214,7 +245,7 @@ class Matcher:
             gap.b = [leaf for leaf in gap.b if leaf in free]
 
     def _join_parts(self, a: list[Node], b: list[Node]) -> None:
-        """Let left-over calls join the pair whose other side is their sum."""
+        """Let unmatched calls join a pair if their tensors add up to the tensor of the other side."""
         position = {leaf: index for leaves in (a, b) for index, leaf in enumerate(leaves)}
         alone_a = {c.a[0]: c for c in self._found if not c.b}
         alone_b = {c.b[0]: c for c in self._found if not c.a}
@@ -253,19 +284,32 @@ class Matcher:
             previous = (i, j)
 
     def _joined(self, a: list[Node], b: list[Node]) -> None:
-        """Make one region of what lies between matched neighbours, unless known shapes say it is other work."""
-        if not a or not b:
-            self._one_sided(a, b)
-            return
-        left, right = _merged(self.similarity, a), _merged(self.similarity, b)
-        if left[1] and right[1]:
-            agreement = len(left[0] & right[0]) / min(len(left[0]), len(right[0]))
-            if not agreement:
-                self._one_sided(a, b)
-                return
-            self._found.append(Correspondence(a, b, 0.2 + 0.2 * agreement, frozenset({"order", "shapes"})))
+        """Take note of what lies between matched neighbours on both sides: it may be one region."""
+        if a and b:
+            self._groups.append((a, b))
         else:
-            self._found.append(Correspondence(a, b, 0.2, frozenset({"order"})))
+            self._one_sided(a, b)
+
+    def _decide_groups(self) -> None:
+        """Make regions of groups that can be the same work.
+
+        Groups of the same operators are judged together, by their times in sum: one that was held up once is like the others.
+        """
+        alike: dict[object, list[tuple[list[Node], list[Node]]]] = defaultdict(list)
+        for a, b in self._groups:
+            alike[tuple(tuple(sorted(leaf.token for leaf in side)) for side in (a, b))].append((a, b))
+        for groups in alike.values():
+            times = [sum(leaf.device_ns for group in groups for leaf in group[side]) for side in (0, 1)]
+            for a, b in groups:
+                left, right = _merged(self.similarity, a), _merged(self.similarity, b)
+                known = left[1] and right[1]
+                agreement = len(left[0] & right[0]) / min(len(left[0]), len(right[0])) if known else None
+                if not _plausible(len(a) + len(b), times, agreement):
+                    self._one_sided(a, b)
+                elif agreement is None:
+                    self._found.append(Correspondence(a, b, 0.2, frozenset({"order"})))
+                else:
+                    self._found.append(Correspondence(a, b, 0.2 + 0.2 * agreement, frozenset({"order", "shapes"})))
 
     def _one_sided(self, a: list[Node], b: list[Node]) -> None:
         self._found.extend(Correspondence([node], [], None) for node in a)
@@ -284,6 +328,21 @@ def _symbols(nodes: list[Node]) -> tuple[npt.NDArray[np.int64], list[Node]]:
             distinct.append(node)
         ids[index] = numbers[key]
     return ids, distinct
+
+
+def _plausible(size: int, times: list[float], agreement: float | None) -> bool:
+    """Tell whether two groups between matched neighbours can be the same work.
+
+    Args:
+        size: operators of both sides together.
+        times: device time of either side in ns, over all groups of the same operators.
+        agreement: share of tensor sizes in common; None where they are not known.
+    """
+    if agreement == 0 or size > MAX_GROUP:
+        return False
+    if not min(times):
+        return max(times) == 0 or agreement is not None
+    return max(times) <= (MAX_TIMES_SHAPED if agreement is not None and agreement >= 0.5 else MAX_TIMES) * min(times)
 
 
 def _leaves(nodes: list[Node]) -> list[Node]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 
 from magneton.analysis.align.lost import Lost, lost_launches
 from magneton.analysis.align.tree import VIEW_OPS, KernelJoules, Node, Shape, Work, stable_name
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Needs, Recording
 
 _OP_COLUMNS = (
     "op_id", "parent_id", "name", "ts_ns", "dur_ns", "module_id", "module_call", "step_id", "input_dims", "rank",
@@ -24,11 +25,18 @@ _KERNEL_COLUMNS = (
     "kernel_id", "name", "ts_ns", "dur_ns", "category", "kernel_class", "device", "launch_id", "op_id", "module_id", "module_call",
     "step_id", "link", "graph_launch", "bytes", "rank", "layer",
 )  # fmt: skip
+_FRAME_COLUMNS = ("frame_id", "parent_id", "module_id", "ts_ns", "dur_ns")
+_LAUNCH_COLUMNS = ("launch_id", "name", "ts_ns", "rank")
+# What ``load_side`` asks of a recording, itself and through ``lost_launches``.
+NEEDS: Needs = {
+    "ops": _OP_COLUMNS, "kernels": _KERNEL_COLUMNS, "launches": _LAUNCH_COLUMNS, "frames": _FRAME_COLUMNS, "modules": None,
+    "steps": None,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
 class Inventory:
-    """Everything on the devices in the whole capture, before any choice of steps. Times in ns."""
+    """Totals over all device activities of the capture, before steps are chosen. Times in ns."""
 
     n_kernels: int = 0
     kernel_ns: float = 0.0
@@ -71,7 +79,7 @@ class Side:
 
 
 def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return for each interval its part of the union, every instant split equally among the intervals covering it.
+    """Return the share of each interval in the time they cover. Each instant is divided equally among the intervals that cover it.
 
     Shapes ``(n,)`` in ns; the result sums to the length of the union (zero-length intervals get 0).
     """
@@ -89,7 +97,7 @@ def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt
 
 
 def _timed(table: pa.Table) -> pa.Table:
-    """Return the rows that have a time: a values capture sees the same calls again, without."""
+    """Return the rows that have a time. A values capture holds the same calls once more, without times."""
     return table.filter(pc.is_valid(table.column("ts_ns")))
 
 
@@ -126,7 +134,7 @@ class _Builder:
         self.rank = rank
         ops = _timed(recording.of_rank("ops", rank, _OP_COLUMNS))
         self.ops = {row["op_id"]: row for row in ops.to_pylist()}
-        frames = _timed(recording.table("frames", ("frame_id", "parent_id", "module_id", "ts_ns", "dur_ns")))
+        frames = _timed(recording.table("frames", _FRAME_COLUMNS))
         ids = frames.column("frame_id").to_numpy()
         parents = pc.fill_null(frames.column("parent_id"), -1).to_numpy()
         self.frame_parent = dict(zip(ids.tolist(), parents.tolist(), strict=True))
@@ -149,7 +157,10 @@ class _Builder:
         return self._call_parent[call]
 
     def call_around(self, row: dict[str, Any]) -> int | None:
-        """Return the module call that contains an operator in time (backward work only inherits one: None)."""
+        """Return the module call during which an operator ran.
+
+        None for backward work: its module is that of the forward operator, whose call has ended.
+        """
         call = row["module_call"]
         frame = self.calls.get(call)
         if frame is None or row["ts_ns"] is None:
@@ -158,7 +169,7 @@ class _Builder:
         return call if inside else None
 
     def root(self, scope: Scope, order: tuple[int, int]) -> Node:
-        """Return the root of a step's tree, or of a layer in it that a graph replay shows by repeating itself."""
+        """Return the root of the tree of a step, or the node of one layer of a graph replay in it."""
         step, layer = scope
         if step not in self.roots:
             self.roots[step] = Node("step", "step", step, (0, 0))
@@ -298,7 +309,7 @@ def _insert_kernels(
     has_steps: bool,
     energy: Mapping[int, KernelJoules],
 ) -> None:
-    launches = recording.of_rank("launches", builder.rank, ("launch_id", "name", "ts_ns", "rank"))
+    launches = recording.of_rank("launches", builder.rank, _LAUNCH_COLUMNS)
     launch_at = {r["launch_id"]: (r["ts_ns"], r["name"]) for r in launches.to_pylist()}
     start = pc.fill_null(kernels.column("ts_ns"), 0).to_numpy()
     length = pc.fill_null(kernels.column("dur_ns"), 0).to_numpy()
@@ -326,14 +337,15 @@ def _insert_kernels(
             continue
         if is_kernel:
             inventory.linked_kernel_ns += duration
-        # A graph replayed by one call keeps to that call; placed by a capture its kernels lie in the model's tree.
+        # Kernels of a replayed graph belong to the call that replays it. With a graph capture they belong to the operators of the
+        # model.
         whole_graph = row["graph_launch"] and row["link"] != "capture" and row["op_id"] in builder.ops
         scope = (row["step_id"] if has_steps else None, None if whole_graph else row["layer"])
         launched = launch_at.get(launch, (row["ts_ns"], "launch"))
         order = (launched[0], row["ts_ns"])
         short = short_kernel_name(row["name"])
         if row["op_id"] in builder.ops:
-            # A replayed graph keeps the order of its kernels, not of the capture's operators.
+            # Kernels of a replayed graph are ordered by their own times, not by the operators of the graph capture.
             node = builder.node_for_op(scope, row["op_id"], order)
         else:
             inventory.n_launch_without_op += 1
@@ -398,10 +410,10 @@ def _inside(node: Node, layer: int | None, order: tuple[int, int], kernel: str) 
 def _insert_host_work(
     builder: _Builder, inventory: Inventory, has_steps: bool, overhead_ns: dict[int | None, float]
 ) -> None:
-    """Take the exclusive time of operators that compute as device work; views and dispatch are overhead.
+    """Take the exclusive time of operators that compute as device work; the time of views and dispatch is overhead.
 
-    An operator computes if, over the capture, most of its time is its own rather than that of operators it calls: a
-    matrix product that copies its bias does, the interface around it does not.
+    An operator computes if most of its time, over the whole capture, is not spent in operators that it calls. Example:
+    ``aten::addmm`` copies its bias through another operator and still computes. ``aten::linear`` only calls others and does not.
     """
     exclusive: dict[int, float] = {}
     for op_id, row in builder.ops.items():
@@ -438,6 +450,7 @@ def _insert_host_work(
     inventory.span_ns = float(max(ends[1:], default=0) - min(starts[1:], default=0))
 
 
+@lru_cache(maxsize=65536)
 def short_kernel_name(name: str | None) -> str:
     """Return a kernel name without return type, template arguments and parameters: ``ns::kernel``.
 

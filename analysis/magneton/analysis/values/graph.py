@@ -1,4 +1,7 @@
-"""The dataflow of one side as arrays: operators, values, and groups of values that hold the same elements by schema."""
+"""The dataflow of one side as arrays: operators, values, and groups of values.
+
+The values of one group hold the same elements. Operator schemas say so: a copy or a float cast connects them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import pairwise
 
-import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.values.columns import Ints, Values, is_floating, read_values
+from magneton.analysis.values.components import components
 
-# Values of fewer elements never cut: a handful of numbers is equal by accident.
+# Values with fewer elements are never matched: so few numbers are often equal by accident.
 MIN_NUMEL = 16
 
 
@@ -51,7 +54,8 @@ class ValueGraph:
         n = len(self.values)
         self.producers = [[] for _ in range(n)]
         self.consumers = [[] for _ in range(n)]
-        joined: nx.utils.UnionFind[int] = nx.utils.UnionFind()
+        sources: list[int] = []
+        targets: list[int] = []
         for number, operator in enumerate(self.operators):
             for value in dict.fromkeys(operator.writes):
                 self.producers[value].append(number)
@@ -60,25 +64,21 @@ class ValueGraph:
             if use_copies and operator.copy and operator.reads and operator.writes:
                 source, target = operator.reads[-1 if operator.name.endswith("copy_") else 0], operator.writes[0]
                 if self.values.numel[source] == self.values.numel[target]:
-                    joined.union(source, target)
-        self.group = list(range(n))
+                    sources.append(source)
+                    targets.append(target)
+        self.group = components(n, np.array(sources, dtype=np.int64), np.array(targets, dtype=np.int64)).tolist()
         self.members = {}
-        for found in map(sorted, joined.to_sets()):
-            self.members[found[0]] = found
-            for value in found:
-                self.group[value] = found[0]
         for value, group in enumerate(self.group):
-            if value == group and value not in self.members:
-                self.members[value] = [value]
+            self.members.setdefault(group, []).append(value)
 
     def ids(self, group: int) -> tuple[int, ...]:
         """Return the tensor ids of a group."""
         return tuple(self.values.tensor_id[self.members[group]].tolist())
 
     def selectors(self) -> list[bool]:
-        """Return for each value whether it stems from whole numbers and constants of the program alone.
+        """Return for each value whether it is computed from whole numbers and constants of the program alone.
 
-        Masks, positions and indices: what they are made of, no weight and no floating input has entered.
+        Examples: masks, positions, indices. No weight and no floating-point input has entered such a value.
         """
         found = [
             not is_floating(dtype) or (role is None and not producers)

@@ -52,15 +52,8 @@ def diff(
     from magneton.cli import output
     from magneton.cli.console import note, working
     from magneton.flows.diff import DiffSettings, compare
-    from magneton.schemas.errors import UsageError, printable
+    from magneton.schemas.errors import printable
 
-    if per not in ("step", "sample", "token"):
-        raise UsageError(f"--per is step, sample or token, not {per}")
-    if not 0 < threshold < float("inf"):
-        raise UsageError(f"--threshold must be above 0 and finite, not {threshold}")
-    for name, watts in (("a", idle_power_a), ("b", idle_power_b)):
-        if watts is not None and not 0 <= watts < float("inf"):
-            raise UsageError(f"--idle-power-{name} must be at least 0 and finite, not {watts}")
     settings = DiffSettings(
         per=per,
         threshold_percent=threshold,
