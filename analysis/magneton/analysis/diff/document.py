@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from math import fsum
 from typing import Any
 
 import pyarrow as pa
@@ -135,11 +136,9 @@ def coverage_of(regions: list[RawRegion], kernel_a: float, kernel_b: float) -> C
         kernel_a: kernel time of side A, ns.
         kernel_b: the same of side B.
     """
-    aligned_a = aligned_b = 0.0
-    for region in regions:
-        if region.work_a and region.work_b and not region.coarse:
-            aligned_a += region.work_a.kernel_ns
-            aligned_b += region.work_b.kernel_ns
+    both = [(r.work_a, r.work_b) for r in regions if r.work_a and r.work_b and not r.coarse]
+    # Exact sums: the order of the regions must not show when the sides are swapped.
+    aligned_a, aligned_b = fsum(a.kernel_ns for a, _ in both), fsum(b.kernel_ns for _, b in both)
     kinds = [region.kind for region in regions]
     return Coverage(
         a=aligned_a / kernel_a if kernel_a else None,
