@@ -49,7 +49,7 @@ def show(document: dict[str, Any]) -> None:
     }
     known = [(k, v) for k, v in facts.items() if v is not None]
     output.show_table(["", ""], known, wrap=[""], title=str(manifest["label"]))
-    files = [(f["name"], f.get("role", "primary"), f["size_bytes"]) for f in manifest.get("files", [])]
+    files = [(f["path"], f.get("role", "primary"), f["size_bytes"]) for f in manifest.get("files", [])]
     files = [f for f in files if f[1] != "derived"]
     if files:
         output.show_table(["file", "role", "bytes"], files, right=["bytes"])
