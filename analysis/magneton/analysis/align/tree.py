@@ -195,7 +195,7 @@ class Node:
 
     ``ident`` is the row of ``ops``, ``frames`` or ``launches`` that ``kind`` names; ``module`` the path of the module the
     node belongs to (of the forward operator for backward work), with instance numbers; ``backward`` tells whether it runs
-    inside an autograd backward pass; ``detail`` the kernel, where kernels of one call stand for themselves; ``inner`` the kernels of
+    inside an autograd backward pass; ``calls`` are the operators that it calls, views among them, where its shapes are not known; ``detail`` the kernel, where kernels of one call stand for themselves; ``inner`` the kernels of
     a graph that the call replays, as a tree of their own. ``members`` are the idents of the calls a leaf stands for once steps are averaged.
     """
 
@@ -208,6 +208,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
     work: Work | None = None
     backward: bool = False
+    calls: tuple[str, ...] = ()
     detail: str | None = None
     inner: Node | None = None
     members: list[int] = field(default_factory=list)
@@ -263,7 +264,7 @@ def freeze(root: Node, intern: Interner) -> None:
             own = Node(
                 node.kind, node.name, node.ident, node.order, node.shapes, node.module, [], node.work, node.backward
             )
-            own.detail, own.inner = node.detail, node.inner
+            own.calls, own.detail, own.inner = node.calls, node.detail, node.inner
             node.children.append(own)
             node.work = None
         node.children.sort(key=lambda child: child.order)
