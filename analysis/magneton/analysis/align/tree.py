@@ -214,6 +214,7 @@ class Node:
         module: path of the module that the node belongs to, with instance numbers. Backward work belongs to the module of its
             forward operator.
         backward: the node runs inside an autograd backward pass.
+        calls: names of the operators that it calls, views among them, where its shapes are not known.
         detail: name of the kernel, where each kernel of a call is a leaf.
         inner: kernels of the graph that the call replays, as a tree of their own.
         members: ids of the calls that a leaf stands for, once steps are averaged.
@@ -228,6 +229,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
     work: Work | None = None
     backward: bool = False
+    calls: tuple[str, ...] = ()
     detail: str | None = None
     inner: Node | None = None
     members: list[int] = field(default_factory=list)
@@ -283,7 +285,7 @@ def freeze(root: Node, intern: Interner) -> None:
             own = Node(
                 node.kind, node.name, node.ident, node.order, node.shapes, node.module, [], node.work, node.backward
             )
-            own.detail, own.inner = node.detail, node.inner
+            own.calls, own.detail, own.inner = node.calls, node.detail, node.inner
             node.children.append(own)
             node.work = None
         node.children.sort(key=lambda child: child.order)

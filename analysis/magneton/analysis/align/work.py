@@ -134,6 +134,12 @@ class _Builder:
         self.rank = rank
         ops = _timed(recording.of_rank("ops", rank, _OP_COLUMNS))
         self.ops = {row["op_id"]: row for row in ops.to_pylist()}
+        # Without shapes, what an operator calls tells it from others of its name. Ids follow time.
+        self.inner_calls: dict[int, list[str]] = {}
+        for _, row in sorted(self.ops.items()):
+            around = self.ops.get(row["parent_id"])
+            if around is not None and around["input_dims"] is None:
+                self.inner_calls.setdefault(row["parent_id"], []).append(stable_name(row["name"]))
         frames = _timed(recording.table("frames", _FRAME_COLUMNS))
         ids = frames.column("frame_id").to_numpy()
         parents = pc.fill_null(frames.column("parent_id"), -1).to_numpy()
@@ -261,6 +267,7 @@ class _Builder:
                 _shapes(self._shape_cache, row["input_dims"]),
                 self.module_path(row["module_id"]),
                 backward=row["forward_op_id"] is not None or row["name"].startswith("autograd::engine::"),
+                calls=tuple(self.inner_calls.get(ident, ())),
             )
         if kind == "module":
             module = self.modules.get(self.calls[ident]["module_id"])

@@ -51,8 +51,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     notes = [Note(code, message) for code, message in choice.notes]
     scale = check_work(side_a, side_b, choice, settings, notes)
     units = units_of(side_a, side_b, choice, scale, settings)
-    swapped = b.manifest.run_id < a.manifest.run_id
-    aligned = [align(stratum, units, scale, intern, swapped=swapped) for stratum in choice.strata]
+    aligned = [align(stratum, units, scale, intern) for stratum in choice.strata]
     method = _by_values(aligned, side_a, side_b, notes)
     notes += energy_notes(energy_a, energy_b)
     kernel_a = sum(kernel_ns(part.a.tree) for part in aligned)
