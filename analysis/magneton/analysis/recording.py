@@ -53,7 +53,7 @@ class Recording:
         return self._cache[key]
 
     def of_rank(self, name: str, rank: int, columns: tuple[str, ...] | None = None) -> pa.Table:
-        """Return the rows of a table that are of a rank; those without one are of rank 0. ``columns`` must hold ``rank``."""
+        """Return the rows of a table that belong to a rank. Rows without a rank belong to rank 0. ``columns`` must hold ``rank``."""
         table = self.table(name, columns)
         return table.filter(pc.equal(pc.fill_null(table["rank"], 0), rank))
 

@@ -60,9 +60,9 @@ class DiffSettings:
         skip_steps: leading steps left out on each side; None judges by time.
         all_steps: leave out no step.
         rank: rank compared on both sides; None takes the lowest that both have.
-        energy: share out the energy of recordings with a power log.
+        energy: divide the energy of recordings with a power log among their kernels.
         min_power_coverage: least share of the device activity's time that power samples must cover.
-        idle_power_a: power of a device of side A at rest, W, taken off every joule; None counts everything.
+        idle_power_a: power of a device of side A at rest, W. It is subtracted. None: the energy is all that the device drew.
         idle_power_b: the same of side B.
     """
 
@@ -233,7 +233,7 @@ def _sides(
 
 
 def _check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: list[Note]) -> Scale | None:
-    """Refuse different batches unless asked to divide by them; return the factor between the sides."""
+    """Refuse different batch sizes, unless times are divided by them. Return the factor between the sides."""
     work_a, work_b = a.recording.manifest.workload, b.recording.manifest.workload
     if settings.per == "step":
         for what in ("batch", "input_tokens"):
@@ -264,7 +264,7 @@ def _check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes:
 
 
 def _units(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: DiffSettings) -> tuple[float, float]:
-    """Return by what the times of one step are divided on each side."""
+    """Return the numbers by which the times of one step are divided: samples or tokens of a step on side A and on side B."""
     if settings.per == "step":
         return 1.0, 1.0
     field = "batch" if settings.per == "sample" else "input_tokens"
@@ -313,7 +313,7 @@ def _align(
 
 
 def _by_values(aligned: list[_Aligned], a: Side, b: Side, notes: list[Note]) -> str:
-    """Replace what structure says by what values say, where both sides recorded them; return the method used."""
+    """Match by value instead of by structure, where both sides recorded values. Return the method that was used."""
     values_a, values_b = load_values(a.recording, a.rank), load_values(b.recording, b.rank)
     if values_a is None or values_b is None:
         return "structure"

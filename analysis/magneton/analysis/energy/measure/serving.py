@@ -1,7 +1,7 @@
-"""Energy by span, phase, token and request: what can be said even where kernels cannot be told apart.
+"""Energy by span, phase, token and request. It is known even where kernels cannot be told apart.
 
-The energy of a span is that of its device over the span's time (its idle time included): the basis is the ``annotation window``.
-Where spans overlap, each instant is split equally among them, so that a sum over spans never exceeds what the device used.
+The energy of a span is the energy of its device over the time of the span, idle time included.
+Where spans overlap, each instant is divided equally among them. So a sum over spans never exceeds what the device used.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Request:
 
 @dataclass(frozen=True)
 class ServingEnergy:
-    """Energy of serving, by phase, token and request. A number per token always says which phases are in it.
+    """Energy of serving, by phase, token and request. The name of a number per token says which phases it includes.
 
     Attributes:
         prefill_j: energy of the prefill steps; NULL where there were none.

@@ -1,4 +1,4 @@
-"""Operators and modules of a recording by name: that they are there, and how long they take in a step."""
+"""Operators and modules of a recording by name: whether they exist, and how long they take in a step."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from magneton.analysis.recording import Recording
 from magneton.schemas.errors import UsageError
 
 PROFILE = "profile"
-# Without any times: what the accuracy of the method was looked at with.
+# Used if the recording has no times. The accuracy of the method was measured with this number.
 DEFAULT_TIMES = 20
-# Dispatching a call takes microseconds however short its kernel is: more of them would be all there is in a step.
+# Dispatching a call takes microseconds, however short its kernel is. With more calls, a step would consist of dispatch.
 MAX_TIMES = 10_000
 
 
