@@ -17,8 +17,8 @@ MANIFEST_NAME = "manifest.json"
 class FileEntry(msgspec.Struct, omit_defaults=True):
     """A file of the recording, by path relative to the manifest.
 
-    ``role`` is ``primary`` (enters the run id), ``auxiliary`` or ``derived`` (tables, may be rebuilt). ``path`` is NULL for
-    an input that was read where it lay and not kept; ``name`` is then all that is known of where it came from.
+    ``role`` is ``primary`` (enters the run id), ``auxiliary`` or ``derived`` (tables, may be rebuilt). ``path`` is
+    null for an input that was read and not copied into the recording; then only its ``name`` is known.
     """
 
     name: str
@@ -37,7 +37,7 @@ class ClockAnchor(msgspec.Struct, omit_defaults=True):
 
 
 class Capture(msgspec.Struct, omit_defaults=True):
-    """One execution: the files it left, per rank."""
+    """One execution of the system, observed in one way, on one rank."""
 
     name: str
     kind: str
@@ -51,14 +51,14 @@ class Capture(msgspec.Struct, omit_defaults=True):
 
 
 class System(msgspec.Struct, omit_defaults=True):
-    """The system that ran: name, and versions of it and of what it stands on."""
+    """The system that ran: its name, its version and the versions of its libraries."""
 
     name: str | None = None
     versions: dict[str, str] = {}
 
 
 class Workload(msgspec.Struct, omit_defaults=True):
-    """The work done. NULL where nobody said; ``source`` tells who did."""
+    """The work that was done; null where it is unknown. ``source`` names where the numbers come from."""
 
     model: str | None = None
     batch: int | None = None

@@ -1,4 +1,4 @@
-"""One version number for everything we write, and the steps that bring older files up to it.
+"""One version number for all files, and the steps that bring older files up to it.
 
 A version-N reader opens any older version by applying ``update_to_<k>`` for k = old+1 .. N, refuses a newer one by
 name, and refuses a file that states none. A step is a plain function on an Arrow table (or on a decoded document)
