@@ -106,7 +106,7 @@ def read_extras(files: ExtraFiles, known: Mapping[str, Any] | None = None) -> Ex
 
 
 def _merged(known: Workload | None, found: Workload) -> Workload:
-    """Return a workload in which the benchmark's word stands and what it does not say is kept."""
+    """Return a workload with the numbers of the benchmark, and with the earlier ones where the benchmark has none."""
     if known is None:
         return found
     merged = {

@@ -32,15 +32,15 @@ def normalize(
 ) -> Manifest:
     """Turn traces of one job, or the raw files of one recording, into a recording with tables.
 
-    What the manifest of a recording says (label, system, workload, devices, clock anchors) is carried over, and its raw
-    files must have the hashes it states.
+    For a recording, its manifest is carried over (label, system, workload, devices, clock anchors). The raw files must have
+    the hashes that the manifest states.
 
     Args:
         inputs: trace files, one per rank, or a folder that holds them; or one recording.
         out: directory to publish.
         options: see ``NormalizeOptions``.
         capture_traces: traces taken while GPU graphs were captured, or a folder of them.
-        keep_raw: copy the inputs into the recording; stands above ``options``.
+        keep_raw: copy the inputs into the recording. It overrides ``options``.
         extras: power logs and benchmark results that join the recording.
 
     Returns:
@@ -118,7 +118,7 @@ def _is_extra(entry: FileEntry) -> bool:
 
 
 def _power_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list[PowerInput]:
-    """Read the power logs of a recording once more, the way they were read."""
+    """Read the power logs of a recording again, with the same options."""
     inputs = []
     unread = [(entry, path) for entry, path in raw if entry.role == "primary"]
     for capture in known.captures:
@@ -167,7 +167,7 @@ def _recorded_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> l
 
 
 def _raw_file(recording: Path, entry: FileEntry) -> Path:
-    """Return where a file of a recording lies, once it is sure to lie inside and to be the one that is stated."""
+    """Return the path of a file of a recording, after checking that it lies inside and has the stated hash."""
     stated = PurePosixPath(entry.path or "")
     path = recording / stated
     if stated.is_absolute() or ".." in stated.parts or not path.resolve().is_relative_to(recording.resolve()):
@@ -182,7 +182,7 @@ def _raw_file(recording: Path, entry: FileEntry) -> Path:
 
 
 def _carry_over(known: Manifest, manifest: Manifest) -> None:
-    """Complete a manifest made from traces by what the recorder knew and traces do not say."""
+    """Complete a manifest made from traces with facts that only the recorder knew."""
     manifest.system = System(
         name=known.system.name or manifest.system.name,
         versions=dict(sorted((manifest.system.versions | known.system.versions).items())),

@@ -21,7 +21,7 @@ def assign_ranks(files: Sequence[CaptureFile], *, of_several: bool) -> None:
 
     Args:
         files: files that were read.
-        of_several: several files or a folder were given: missing ranks are then worth a warning.
+        of_several: several files or a folder were given. Then missing ranks cause a warning.
 
     Raises:
         RankError: two files claim one rank, a rank is not below the world size, or ranks cannot be told apart.

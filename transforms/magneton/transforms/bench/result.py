@@ -23,7 +23,7 @@ Warning_ = tuple[str, int, str]
 
 
 class Request(msgspec.Struct):
-    """One request. Times are NULL where the file does not give them, or gives them on a clock that nothing ties down.
+    """One request. Times are None if the file does not give them, or if no anchor relates their clock to Unix time.
 
     Attributes:
         index: position in the file.
@@ -71,7 +71,7 @@ class BenchOptions:
 
     Attributes:
         index: which of several results in one file (from 0; negative counts from the end); NULL takes the last.
-        anchors: what ties the client's monotonic clock to the wall clock.
+        anchors: relate the client's monotonic clock to the wall clock.
         tz: zone of local times (MLPerf); NULL takes UTC there.
         date_order: ``mdy`` or ``dmy`` (MLPerf).
     """
@@ -96,7 +96,7 @@ def decode(path: Path) -> list[Any]:
         try:
             return [_document(line) for line in lines]
         except (ValueError, RecursionError) as error:
-            # The message about the whole is the telling one when there is one document over many lines.
+            # If the file is one document over many lines, the error about the whole file is the useful one.
             told = error if len(lines) > 1 and lines[0].rstrip().endswith(b"}") else whole
             raise InputFormatError(f"is not JSON: {told}", path=path) from error
 
@@ -217,7 +217,7 @@ def place(
 ) -> None:
     """Give requests their Unix start times, if the clock of the file can be tied to the wall clock.
 
-    Without an anchor for it nothing is placed: only totals are known, and that is no error.
+    Without an anchor no request gets a start time. Only totals are known then, and that is not an error.
 
     Args:
         result: result to complete.

@@ -1,4 +1,4 @@
-"""Keeping the books of a power log: every row becomes readings, or is set aside with its reason, or is counted."""
+"""Accounting of a power log: every row becomes readings, or is set aside with a reason, or is counted as ignored."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class LogBuilder:
         self._warnings[code] = (before + count, first)
 
     def ignore(self, name: str) -> None:
-        """Count a row of a metric we do not know."""
+        """Count a row of an unknown metric."""
         self.report.n_rows += 1
         self.report.n_ignored += 1
         self.report.ignored[name] = self.report.ignored.get(name, 0) + 1

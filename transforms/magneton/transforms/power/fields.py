@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from magneton.transforms.reading.decimals import reading
 
-# Readings from which energy can be had. Which one is preferred is decided by the analysis, never here.
+# Fields that give energy. The analysis decides which one is preferred.
 ENERGY_COUNTER = "energy_counter"
 POWER_INSTANT = "power_instant"
 POWER = "power"
@@ -52,7 +52,7 @@ _UNITS: dict[str, tuple[str, float, float]] = {
     "mA": ("A", 1, 1e3),
     "1": ("1", 1, 1),
 }
-# Case tells M from m, so only these long or unmistakable spellings are read without regard to it.
+# Upper and lower case tell mega from milli. So case is ignored only for these spellings.
 _SPELLED = {
     "watt": "W",
     "watts": "W",
@@ -94,7 +94,7 @@ def unit_scale(unit: str | None) -> Scale | None:
 
 
 def expected_unit(field: str) -> str | None:
-    """Return the base unit that a field must have, or NULL for fields we know nothing about."""
+    """Return the base unit that a field must have, or None for an unknown field."""
     return _UNIT_OF_FIELD.get(field)
 
 

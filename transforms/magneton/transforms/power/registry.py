@@ -73,7 +73,7 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
     Args:
         log: the log.
         base_unix_ns: Unix time of ``ts_ns = 0`` of the capture.
-        anchors: what ties ``monotonic`` or ``boottime`` to the wall clock, unless the log was read with an offset.
+        anchors: relate ``monotonic`` or ``boottime`` to the wall clock, unless the log was read with an offset.
 
     Raises:
         UsageError: another clock than the wall clock was given both an offset and anchors.
@@ -97,7 +97,7 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
         if offset is not None:
             if clock != REALTIME and any(a.clock == clock for a in given):
                 raise UsageError(f"has both an offset and anchors for {clock}", path=log.report.file, remedy="give one")
-            # An offset is one anchor; for the wall clock itself, it is one of a clock that is wrong by as much.
+            # An offset is one anchor. For the wall clock itself it is an anchor of a clock that is wrong by the offset.
             convert = ClockMap([[(0, offset)]])
         else:
             convert = clock_map(given, clock)
