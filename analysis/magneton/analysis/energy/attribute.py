@@ -112,7 +112,7 @@ def _nothing(kernels: pa.Table, window: Window, device_id: str | None) -> Energy
 
 
 def idle_power(power: SensorSeries, window: Window, *, max_gap_s: float | None = None) -> float | None:
-    """Return the mean power of a device over a window in which it rested, W; NULL where less than half is measured."""
+    """Return the mean power of a device over a window in which it rested, W; None where less than half is measured."""
     found = series_energy(power, window, max_gap_s=max_gap_s)
     if found.value_j is None or not found.covered_s or (found.coverage or 0.0) < 0.5:
         return None

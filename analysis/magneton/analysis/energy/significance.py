@@ -31,7 +31,7 @@ class Comparison:
         significant: ``p`` is below 5 %, and there were enough runs.
         n_a: runs of A.
         n_b: runs of B.
-        reason: why nothing could be said, else NULL.
+        reason: why nothing could be said, else None.
     """
 
     difference: float | None
@@ -146,7 +146,7 @@ def compare_interleaved(order: str, values: Sequence[float], *, threshold: float
 
 
 def holm(p: Sequence[float | None]) -> list[bool]:
-    """Return which of several hypotheses to reject at 5 % for all of them together (Holm); NULL is never rejected."""
+    """Return which of several hypotheses to reject at 5 % for all of them together (Holm); None is never rejected."""
     order = sorted((i for i, v in enumerate(p) if v is not None), key=lambda i: p[i] or 0.0)
     rejected = [False] * len(p)
     for rank, i in enumerate(order):

@@ -1,4 +1,4 @@
-"""Runs a command once with chosen operators repeated in place, and hands back what the run left."""
+"""Runs a command once with chosen operators repeated in place, and returns the result."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class RepeatedRun:
 
     Attributes:
         code: its exit code, as a shell would give it.
-        answer: what was done; NULL where the command failed before anything was.
-        power: file of the table ``power``, on CLOCK_MONOTONIC like the windows; NULL where no sensor was read.
+        answer: what was done; None if the command failed before anything was repeated.
+        power: file of the table ``power``, on CLOCK_MONOTONIC like the windows; None where no sensor was read.
     """
 
     code: int
@@ -34,7 +34,7 @@ class RepeatedRun:
 
 
 def check_sensors(sensors: Sequence[str] | None) -> None:
-    """Refuse names that are no sensors, and meters: what they write is not on the clock of the windows.
+    """Refuse names that are not sensors. Meters (``command:``, ``file:``) are refused too: their clock is not that of the windows.
 
     Raises:
         UsageError: a name that cannot be used here.
@@ -58,13 +58,13 @@ def repeat_command(
     Args:
         command: the program and its arguments, as the user typed them.
         plan: what is repeated, and how.
-        scratch: directory for readings; it has to outlast the result.
+        scratch: directory for readings. It must exist as long as the result is used.
         warmup_steps: steps before the first that is repeated; at least 1, since a step is from one end to the next.
         sensors: sensors to read; None: all there are.
         output_to_stderr: send what the command writes to stdout to stderr.
 
     Raises:
-        UsageError: no command, or numbers or sensors that make no sense.
+        UsageError: no command, or numbers or sensors that are not allowed.
         InputNotFoundError: the command cannot be started.
         NothingRecordedError: the command succeeded, and too few of its steps were seen.
     """

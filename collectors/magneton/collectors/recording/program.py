@@ -41,8 +41,8 @@ class ProgramRecorder:
     """Runs a program as often as the wanted captures need; see ``record``, which makes one.
 
     Attributes:
-        inputs: arguments of the runs: the ones given, and those of the second input once there are any.
-        seed: of what is drawn for the second input.
+        inputs: arguments of the runs: the given ones, and those of the second input once it is drawn.
+        seed: seed of the second input.
     """
 
     def __init__(
@@ -96,8 +96,8 @@ class ProgramRecorder:
 
         ``fn(*inputs)`` (``fn(**inputs)`` for a mapping) is one step. It runs once for the values, once more on a second
         input, and ``warmup_steps + steps`` times for each of the other captures. Parameters, their gradients and the random
-        generators are put back after the values captures; other state goes on from run to run, so a step should not
-        depend on how often it ran before.
+        generators are restored after the values captures. Other state is not restored, so a step should not depend on how
+        often it ran before.
 
         Args:
             fn: a module or a function.
@@ -192,7 +192,7 @@ class ProgramRecorder:
     # -- energy
 
     def _run_energy(self, call: Callable[[], Any]) -> Any:
-        """Run the bare program, with nothing but sensors beside it."""
+        """Run the bare program while sensors are read."""
         self._running = ENERGY
         torch = import_torch()
         cuda = torch.cuda if torch.cuda.is_initialized() else None
@@ -281,7 +281,7 @@ class ProgramRecorder:
             self._writer.discard()
             if error is None:
                 raise
-            # What the program raised is what its author needs to see first.
+            # The error of the program is more important to its author than this one.
             error.add_note(f"magneton: nothing was recorded: {failure}")
 
     def _publish(self, error: BaseException | None) -> None:

@@ -81,7 +81,7 @@ class LogBuilder:
 
         Args:
             position: 0-based position among the rows of the file.
-            ts_ns: time on the clock of the series, a reason code, or NULL where the file has no times at all.
+            ts_ns: time on the clock of the series, a reason code, or None where the file has no times at all.
             cells: the readings; an empty list is a malformed row.
             raw: the row as written.
         """

@@ -64,7 +64,7 @@ class Series:
 
 
 def labels_json(labels: Mapping[str, str]) -> str | None:
-    """Return labels as a JSON object with sorted keys, or NULL when there are none."""
+    """Return labels as a JSON object with sorted keys, or None when there are none."""
     return json.dumps(dict(labels), sort_keys=True, ensure_ascii=False) if labels else None
 
 

@@ -36,7 +36,7 @@ FORMATS = tuple(
 
 
 def find_format(path: Path) -> PowerFormat | None:
-    """Return the format of a file by its contents (never by its name), or NULL when it is no power log we know.
+    """Return the format of a file by its contents (never by its name), or None when it is no power log we know.
 
     Raises:
         InputNotFoundError: the file cannot be opened.

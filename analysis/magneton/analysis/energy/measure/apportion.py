@@ -56,15 +56,15 @@ class EnergyAttribution:
             ``to_j`` say which stretches between samples the kernel touches, as running totals of the device's energy: up to
             the start of the first stretch, and up to the end of the last. Kernels that touch one stretch share its energy,
             so their upper bounds do not add up. ``from_j`` and ``to_j`` are NULL where upper bounds do add up.
-        total_j: energy of the device where it is known; NULL when nothing is.
-        low_j: lower end of the total's 95 % interval; NULL without a model of the sensor.
+        total_j: energy of the device where it is known; None when nothing is.
+        low_j: lower end of the total's 95 % interval; None without a model of the sensor.
         high_j: its upper end.
         idle_j: energy while nothing ran.
         unattributed_j: energy of kernels that nothing launched.
         total: how the total was measured: coverage, gaps, field, warnings.
         label: weakest label of the kernels' numbers, one of ``LABELS``.
         simulated: the power was simulated.
-        idle_w: power at rest that static shares use; NULL where it is not known.
+        idle_w: power at rest that static shares use; None where it is not known.
         warnings: codes, sorted.
         refusals: why classes could not be told apart, one sentence each.
         groups: classes merged because only their sum is known, where a model was used.

@@ -51,7 +51,7 @@ class Samples:
 
     @property
     def cadence_ns(self) -> float | None:
-        """Median interval, ns; NULL with fewer than two samples."""
+        """Median interval, ns; None with fewer than two samples."""
         return float(np.median(np.diff(self.t_ns))) if len(self.t_ns) > 1 else None
 
 

@@ -56,14 +56,14 @@ class EnergyResult:
     """Energy over one window.
 
     Attributes:
-        value_j: energy of the covered part, J; NULL when nothing is covered (never 0 for "unknown").
+        value_j: energy of the covered part, J; None when nothing is covered (never 0 for "unknown").
         lower_bound_j: the energy is at least this; equals ``value_j`` unless a counter reset or may have wrapped.
         bridged_j: an estimate with the gaps between samples bridged by straight lines. It is never called measured.
-        window_s: length of the window, s; NULL for a difference between two snapshots without times.
+        window_s: length of the window, s; None for a difference between two snapshots without times.
         covered_s: how much of it is measured, s.
         gaps: the parts that are not, as (start ns, end ns).
         n_samples_inside: samples within the window, its edges included.
-        max_gap_s: longest interval between samples that was bridged, s; NULL for counters.
+        max_gap_s: longest interval between samples that was bridged, s; None for counters.
         cadence_s: median interval between samples over the whole series, s.
         min_window_for_trust_s: shortest window, s, for which this sensor field is good.
         n_resets: counter resets inside the window.
@@ -91,7 +91,7 @@ class EnergyResult:
 
     @property
     def coverage(self) -> float | None:
-        """Covered share of the window, 0 to 1; NULL where the window has no length."""
+        """Covered share of the window, 0 to 1; None where the window has no length."""
         if not self.window_s or self.covered_s is None:
             return None
         return self.covered_s / self.window_s

@@ -39,7 +39,7 @@ class SpanEnergies:
     """Energy of spans.
 
     Attributes:
-        energy_j: of each span, J, in their order; NULL where no power is known in it.
+        energy_j: of each span, J, in their order; None where no power is known in it.
         covered: share of each span in which power is known.
         total_j: energy of the time that any of them covers, J; what ``energy_j`` sums to.
     """
@@ -86,12 +86,12 @@ class ServingEnergy:
     """Energy of serving, by phase, token and request. The name of a number per token says which phases it includes.
 
     Attributes:
-        prefill_j: energy of the prefill steps; NULL where there were none.
+        prefill_j: energy of the prefill steps; None where there were none.
         decode_j: of the decode steps.
         mixed_j: of steps that did both; it is not divided.
         total_j: of all steps.
-        j_per_prompt_token: prefill over prompt tokens; NULL with mixed steps.
-        j_per_output_token_decode_only: decode over output tokens; NULL with mixed steps.
+        j_per_prompt_token: prefill over prompt tokens; None with mixed steps.
+        j_per_output_token_decode_only: decode over output tokens; None with mixed steps.
         j_per_output_token_all: everything over output tokens.
         per_request_j: for each request, its share by phase: prefill by prompt tokens, the rest by output tokens (mixed steps
             by both).

@@ -242,7 +242,7 @@ def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResul
 
 
 def _counters(power: pa.Table) -> dict[Device, float | None]:
-    """Return the one counter reading of each device; NULL where there is none or several disagree."""
+    """Return the one counter reading of each device; None where there is none or several disagree."""
     rows = power.filter(pc.equal(power["field"], COUNTER))
     found: dict[Device, set[float]] = {}
     for kind, device_id, value in zip(

@@ -49,7 +49,7 @@ def energies_alone(windows: Sequence[RepeatedWindow], power: pa.Table | None) ->
 
     Args:
         windows: of one region; ``iterations`` are the passes.
-        power: table ``power``, on the clock of the windows; NULL without a sensor.
+        power: table ``power``, on the clock of the windows; None without a sensor.
 
     Returns:
         One entry per device, each with its own refusal. Without a reading of power or energy there is one entry, which says so.

@@ -126,7 +126,7 @@ def replay_power(
         settle_s: left out at the start (clocks and power ramp up).
 
     Returns:
-        The power; NULL if no reading lies wholly inside: the replay was too short (``times_needed``).
+        The power; None if no reading lies wholly inside: the replay was too short (``times_needed``).
     """
     # A low-pass never forgets completely. Power older than 4 time constants still weighs 2 %, so 9 are waited for.
     use = updates.within(start_s + settle_s + model.response.reach_s + model.lag_s, end_s + model.lag_s)

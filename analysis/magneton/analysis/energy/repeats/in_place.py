@@ -57,10 +57,10 @@ class DeviceRepeat:
     """Energy of a region on one device.
 
     Attributes:
-        device_kind: kind of the device; NULL where there is no sensor.
+        device_kind: kind of the device; None where there is no sensor.
         device_id: its id.
         field: the reading that was used.
-        estimate: energy of all calls of the region in one iteration, J; NULL where it is refused.
+        estimate: energy of all calls of the region in one iteration, J; None where it is refused.
         refusal: why.
         simulated: the readings come from a stand-in.
         compared: those of clocks, temperature and power cap that were read. They agree.
@@ -112,7 +112,7 @@ def energies_of(windows: Sequence[RepeatedWindow], power: pa.Table | None) -> li
 
     Args:
         windows: of one region.
-        power: table ``power``, on the clock of the windows; NULL without a sensor.
+        power: table ``power``, on the clock of the windows; None without a sensor.
 
     Returns:
         One entry per device. Without a reading of power or energy there is one entry, which says so.
@@ -138,7 +138,7 @@ def each_device(windows: Sequence[RepeatedWindow], power: pa.Table | None, judge
 
     Args:
         windows: of one region.
-        power: table ``power``, on the clock of the windows; NULL without a sensor.
+        power: table ``power``, on the clock of the windows; None without a sensor.
         judge: takes the readings near the windows, the series to use and the range of its counter. It returns an estimate and
             the conditions that were compared.
     """

@@ -28,8 +28,8 @@ class RegionTime:
         name: an operator's name or a module's path.
         module: whether it is a module's path.
         region_s: time of all its calls in one step, s: of its kernels, or of its operators where nothing ran on a device;
-            NULL where the recording has no times or steps.
-        step_s: length of a step, s (the median); NULL likewise.
+            None where the recording has no times or steps.
+        step_s: length of a step, s (the median); None likewise.
     """
 
     name: str
@@ -119,7 +119,7 @@ def times_for(region: RegionTime, period_s: float | None, reach_s: float) -> tup
 
     Args:
         region: the region, as a recording has it.
-        period_s: update period of the sensor, s; NULL without one: the region should then take half of a step.
+        period_s: update period of the sensor, s; None without one: the region should then take half of a step.
         reach_s: how far back a reading of the sensor looks, s.
     """
     if not region.region_s or not region.step_s:

@@ -142,7 +142,7 @@ def disaggregate(
         within: widest 95 % half-width of an identified class or group, relative. Wider gives finer groups, known less well.
 
     Returns:
-        The energies; NULL with fewer than three usable readings.
+        The energies; None with fewer than three usable readings.
     """
     use = _usable(updates, activity, model)
     fit = fit_power(use, activity, model, idle_w=idle_w)

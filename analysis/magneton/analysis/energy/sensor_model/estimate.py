@@ -63,7 +63,7 @@ def estimate_total(
         call_spread_w: standard deviation of power variations that no class describes, W (default: from the residuals).
 
     Returns:
-        The estimate; NULL with fewer than three readings.
+        The estimate; None with fewer than three readings.
     """
     start_s, end_s = window_s
     fit = fit_power(updates, activity, model, idle_w=idle_w)

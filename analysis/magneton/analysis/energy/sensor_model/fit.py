@@ -113,7 +113,7 @@ def fit_power(
         drift: allow the power to drift slowly.
 
     Returns:
-        The posterior; NULL with fewer than three readings.
+        The posterior; None with fewer than three readings.
     """
     if len(updates.value) < 3:
         return None

@@ -81,7 +81,7 @@ class Updates:
         t_s: when each was made, s.
         value: reading, W.
         timing_sd_s: standard deviation of ``t_s``.
-        period_s: time between updates; NULL where it is not known.
+        period_s: time between updates; None where it is not known.
         locked: one lattice fits the readings.
         outside: share of the changes that do not fit it.
     """
@@ -221,7 +221,7 @@ class Calibration:
         correlation: between the two.
         source: ``meter`` (calibrated with a meter) or ``none`` (gain 1 and offset 0 are assumed, within the tolerance of sensors).
         gain_per_degree: change of the gain per degree Celsius, where it was found.
-        reference_degc: temperature at which ``gain`` holds; NULL where it was not looked at.
+        reference_degc: temperature at which ``gain`` holds; None where it was not looked at.
     """
 
     gain: float = 1.0

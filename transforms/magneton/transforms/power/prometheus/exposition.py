@@ -38,7 +38,7 @@ def sniff(head: str) -> bool:
 
 
 def parse_sample(line: str) -> Sample | None:
-    """Return (name, labels, value, time or NULL) of one line, or NULL when it is not a sample."""
+    """Return (name, labels, value, time or None) of one line, or None when it is not a sample."""
     match = _NAME.match(line)
     if match is None:
         return None

@@ -74,7 +74,7 @@ class MetricReader:
         return self._builder.series(series, dict(labels)), scale, field
 
     def _meaning(self, name: str) -> tuple[str, str, str, str] | None:
-        """Return (source, device kind, field, unit) of a metric, or NULL when we do not know it."""
+        """Return (source, device kind, field, unit) of a metric, or None when we do not know it."""
         if name in _DCGM:
             return ("dcgm", "gpu", *_DCGM[name])
         family = name.removesuffix("_total")
