@@ -53,7 +53,7 @@ def parse_offset(text: str) -> int:
     unit, exponent = next(pair for pair in _UNITS if text.endswith(pair[0]))
     value = time_ns(text.removesuffix(unit), exponent)
     if isinstance(value, str):
-        raise UsageError(f"{text[:40]!r} is no offset", remedy="give seconds, or a unit: 1.5, 250ms, -3us, 7ns")
+        raise UsageError(f"{text[:40]!r} is not an offset", remedy="give seconds, or a unit: 1.5, 250ms, -3us, 7ns")
     return value
 
 

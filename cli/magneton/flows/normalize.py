@@ -86,9 +86,7 @@ def _again(
         if entry.role == "primary" and kind in traces and not taken:
             traces[kind].append(path)
     if not traces["profile"] and not (power or values or recorded):
-        raise InputFormatError(
-            "keeps no trace of its own", path=recording, remedy="normalise the trace it was made from"
-        )
+        raise InputFormatError("holds no raw files", path=recording, remedy="normalise the trace it was made from")
     manifest = transform.normalize(
         traces["profile"],
         out,
@@ -173,7 +171,7 @@ def _raw_file(recording: Path, entry: FileEntry) -> Path:
     if stated.is_absolute() or ".." in stated.parts or not path.resolve().is_relative_to(recording.resolve()):
         raise UnsafeArchiveError(f"names a file outside of itself: {entry.path}", path=recording / MANIFEST_NAME)
     if not path.is_file():
-        raise InputNotFoundError("is named by the manifest and not there", path=path)
+        raise InputNotFoundError("is listed in the manifest and is not there", path=path)
     if sha256_file(path) != entry.sha256:
         raise ChecksumError(
             "does not have the hash its manifest states", path=path, remedy="copy or unpack the recording again"

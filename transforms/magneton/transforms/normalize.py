@@ -151,7 +151,7 @@ def _find(paths: Sequence[Path], kind: str, limits: Limits, notes: list[str]) ->
             except InputFormatError:
                 notes.append(f"left out {member.name}: not a trace in a format we read")
         if not members:
-            raise InputFormatError("holds no trace files in a format we read", path=path)
+            raise InputFormatError("holds no trace files in a known format", path=path)
         found += _without_copies(members, notes)
     return found
 

@@ -73,7 +73,7 @@ def _check(files: Sequence[CaptureFile], *, of_several: bool) -> None:
     if len(sizes) > 1:
         (one, first), (two, second) = list(sizes.items())[:2]
         raise RankError(
-            f"is of a job of {two} ranks, but {first.path} is of one of {one}",
+            f"belongs to a job of {two} ranks, but {first.path} belongs to one of {one}",
             path=second.path,
             remedy="give files of one job",
         )

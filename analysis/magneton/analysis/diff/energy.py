@@ -154,13 +154,13 @@ def energy_notes(a: SideEnergy | None, b: SideEnergy | None) -> list[Note]:
     """Return the notes that a reader needs before comparing the energies of both sides."""
     notes = []
     if (a is None) != (b is None):
-        notes.append(Note("energy_on_one_side", "only one side has a power log: joules cannot be compared"))
+        notes.append(Note("energy_on_one_side", "only one side has a power log, so energies cannot be compared"))
     if a is not None and b is not None and a.fields != b.fields:
         text = f"side A was measured by {', '.join(sorted(a.fields))}, side B by {', '.join(sorted(b.fields))}"
-        notes.append(Note("sensor_field_mismatch", f"{text}: joules of different sensor fields do not compare"))
+        notes.append(Note("sensor_field_mismatch", f"{text}: energies of different sensor fields cannot be compared"))
     for letter, side in (("A", a), ("B", b)):
         if side is not None and side.slower is not None:
-            text = "joules are those of its bare steps, shared out by the time line of its profile"
+            text = "its energy was measured on bare steps and divided among the kernels of its profile"
             notes.append(
                 Note(OTHER_CAPTURE, f"side {letter}: {text}, whose steps took {side.slower:.3g} times as long")
             )

@@ -61,4 +61,4 @@ def _missing(group: Group, delta: float) -> str | None:
     cheaper = "a" if delta > 0 else "b"
     if cheaper not in (group.missing_records or "").split():
         return None
-    return f"side {cheaper.upper()} launched this work too, but device records of it are missing: no saving"
+    return f"side {cheaper.upper()} launched this work too, but its device records are missing, so this is not a saving"

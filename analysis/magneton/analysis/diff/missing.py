@@ -35,7 +35,7 @@ class Missing:
         """Return one clause with the numbers and the operators that lost most records."""
         more = len(self.names) - _NAMES_SHOWN
         names = ", ".join(self.names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        count = f"{self.n_lost} of {self.n_launches} kernel launches lack a device record of their time"
+        count = f"{self.n_lost} of {self.n_launches} kernel launches have no device record with a time"
         return f"{count} ({names})" if names else count
 
 

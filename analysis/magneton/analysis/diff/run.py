@@ -174,10 +174,10 @@ def _missing(choice: Choice, a: Side, b: Side, notes: list[Note]) -> tuple[Missi
         timeless = [step.name for step in empty if any(w.n_kernels + w.n_transfers for w in _works(step.tree))]
         nothing = [step.name for step in empty if step.name not in timeless]
         if nothing:
-            text = f"side {letter}: of {', '.join(nothing)} there is no device record at all: left out"
+            text = f"side {letter}: {', '.join(nothing)} left out, without any device record"
             notes.append(Note("steps_without_records", text))
         if timeless:
-            text = f"side {letter}: no device record of {', '.join(timeless)} has a length: left out"
+            text = f"side {letter}: {', '.join(timeless)} left out, all device records lack a length"
             notes.append(Note("steps_without_lengths", text))
     both = (
         find_missing(a, [step for stratum in choice.strata for step in stratum.a]),
@@ -257,7 +257,9 @@ def _check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes:
         if recording.manifest.incomplete:
             notes.append(Note("incomplete", f"side {side} is incomplete: its totals are lower bounds"))
     if _same_devices(a, b) is False:
-        notes.append(Note("different_devices", "the devices differ: differences are of hardware and software together"))
+        notes.append(
+            Note("different_devices", "the devices differ, so differences come from hardware and software together")
+        )
     elif _same_devices(a, b) is None:
         notes.append(Note("unknown_devices", "a recording does not name its devices: they may differ"))
     return scale
@@ -319,14 +321,19 @@ def _by_values(aligned: list[_Aligned], a: Side, b: Side, notes: list[Note]) -> 
         return "structure"
     match = match_values(values_a.graph, values_b.graph)
     if not match.second_input:
-        notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
+        notes.append(
+            Note(
+                "no_second_input",
+                "values were compared on one input only, without a second input; some may agree by accident",
+            )
+        )
     for part in aligned:
         trees, steps = (part.a.tree, part.b.tree), (part.a.step_id, part.b.step_id)
         result = correspond((values_a, values_b), match, trees, steps, part.found)
         part.found = result.found
         for side, share in (("A", result.joined_a), ("B", result.joined_b)):
             if share < MIN_JOINED:
-                text = f"side {side}: only {100 * share:.0f} % of device time is joined to the values capture"
+                text = f"side {side}: only {100 * share:.0f} % of device time belongs to calls that were found in the values capture; the rest is matched by structure"
                 notes.append(Note("values_not_joined", text))
     return "values"
 

@@ -75,9 +75,9 @@ def statements(document: DiffDocument) -> list[str]:
     coverage = document.coverage
     lines = [
         f"Aligned: {_share(coverage.a)} of A's {work_name(document)} and {_share(coverage.b)} of B's lie in regions that have a "
-        f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). A pair counts "
-        f"if it holds at most {100 * coverage.max_share:.0f} % of a side or is one operator on one side"
-        + (f"; {coverage.n_coarse} do not." if coverage.n_coarse else ".")
+        f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). Pairs with several "
+        f"operators on both sides count only up to {100 * coverage.max_share:.0f} % of a side"
+        + (f"; {coverage.n_coarse} larger pair(s) do not count." if coverage.n_coarse else ".")
     ]
     gate = (
         f"{document.settings['threshold_percent']:g} % or more and by at least "

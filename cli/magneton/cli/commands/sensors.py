@@ -67,7 +67,7 @@ def show(document: dict[str, Any]) -> None:
         names = ["not read", "what", "reason", "remedy"]
         output.show_table(names, refused, wrap=["what", "reason", "remedy"])
     if not any(series["energetic"] for sensor in document["sensors"] for series in sensor["series"]):
-        output.show_text("Nothing here measures power or energy: what is recorded has no joules.")
+        output.show_text("Nothing here measures power or energy, so recordings will have no joules.")
 
 
 def _what(refusal: dict[str, Any]) -> str:

@@ -41,7 +41,9 @@ def check_sensors(sensors: Sequence[str] | None) -> None:
     """
     _, meters = split(sensors)
     if meters:
-        raise UsageError("a meter cannot be read here", remedy="name sensors only, see `magneton sensors`")
+        raise UsageError(
+            "a meter (command: or file:) cannot be used with repeat", remedy="name sensors only, see `magneton sensors`"
+        )
 
 
 def repeat_command(
@@ -72,7 +74,10 @@ def repeat_command(
         raise UsageError("there is no command to run", remedy="give one after --")
     repeated = () if plan.alone else plan.regions
     if warmup_steps < 1 or plan.rounds < 1 or not plan.window_s > 0 or any(r.times < 2 for r in repeated):
-        raise UsageError("cannot repeat like this", remedy="at least 1 step of warm-up and 1 round, and 2 times")
+        raise UsageError(
+            "too small a number of steps, rounds or times",
+            remedy="give --warmup and --rounds of at least 1, and --times of at least 2",
+        )
     check_sensors(sensors)
     order = Order(
         capture=CAPTURE,

@@ -15,7 +15,9 @@ from magneton.collectors.replay.torch import Repetition, in_place_mode
 from magneton.collectors.sensors import Sampler, sample
 from magneton.collectors.torch.call_stack import ModuleStack
 
-NOT_SEEN = "no call of it was dispatched in a step: it is not there, lies within another operator, or is made of other operators"
+NOT_SEEN = (
+    "no step dispatched it: it is not in the program, runs inside another operator, or is made of other operators"
+)
 NO_TURN = "the command ended before its turn"
 # The first step checks and copies the calls; a region that runs alone runs after this step. The second step runs each call once,
 # with the copies in place. After that the steps are measured.

@@ -114,7 +114,9 @@ class ProgramRecorder:
             Exception: whatever the program raises; what was recorded until then is published, marked incomplete.
         """
         if self.inputs:
-            raise UsageError("a recording is of one program", remedy="make a recording for each")
+            raise UsageError(
+                "run was called twice, and a recording holds one program", remedy="make one recording per program"
+            )
         self.inputs.append(inputs)
         models = modules_in(fn)
         known = [*parameters, *(p for m in models for p in (*m.parameters(), *m.buffers()))]

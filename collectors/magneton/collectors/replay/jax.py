@@ -340,7 +340,7 @@ def replay_equations(
     traced = jax.make_jaxpr(function)(*args, **named)
     if pure and traced.effects:
         effects = ", ".join(sorted({type(effect).__name__ for effect in traced.effects}))
-        raise NotRepeatableError(f"evaluating it once more would do more than compute ({effects})")
+        raise NotRepeatableError(f"a second run would have effects beside its result ({effects})")
     Evaluation(visit).run(traced, jax.tree.leaves((tuple(args), named)))
     if not done:
         raise NotRepeatableError(NOT_SELECTED)

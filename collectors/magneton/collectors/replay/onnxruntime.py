@@ -124,7 +124,7 @@ def optimise(
     if path is not None and not Path(path).is_file():
         raise InputNotFoundError("there is no such file", path=path)
     if path is None and model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF:
-        raise UsageError("a model in memory can have 2 GB", remedy="write it to a file and give its path")
+        raise UsageError("a model in memory is limited to 2 GB", remedy="write it to a file and give its path")
     target = directory / "optimised.onnx"
     try:
         source = model.SerializeToString() if path is None else path
@@ -241,7 +241,7 @@ def one_node_model(program: Program, node: Any, values: Mapping[str, Any]) -> An
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
     model = onnx.ModelProto(ir_version=program.model.ir_version, opset_import=program.model.opset_import, graph=graph)
     if model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF:
-        raise NotRepeatableError("its weights are over 2 GB, more than a model in memory can have")
+        raise NotRepeatableError("its weights are over 2 GB, the limit of a model in memory")
     return model
 
 

@@ -117,7 +117,7 @@ def _undone(variables: Sequence[Any], bodies: Mapping[str, Any]) -> Iterator[Non
     stateful = {name for name in names if (found := registry.get(name)) is not None and found.is_stateful}
     lasting = sorted(name for name in stateful if not _UNDONE.fullmatch(name))
     if lasting:
-        raise NotRepeatableError(f"running it once more would do more than write to variables ({', '.join(lasting)})")
+        raise NotRepeatableError(f"a second run would have effects that cannot be undone ({', '.join(lasting)})")
     before = [variable.read_value() for variable in variables]
     try:
         yield
@@ -385,7 +385,7 @@ def replay_operations(
             except NotRepeatableError as error:
                 refusal = str(error)
             except tf.errors.ResourceExhaustedError:
-                refusal = "there is no room for copies of its inputs and outputs"
+                refusal = "there is not enough memory for copies of its inputs and outputs"
         return ReplayedCall(step.node.op, step.place, forms, done, refusal)
 
     # Not before: calls in a graph keep the setting that they were traced with.

@@ -133,7 +133,7 @@ class LogBuilder:
         """
         if self.report.n_rows and not any(s.energetic for s in self._list) and not self._set_aside:
             raise InputFormatError(
-                "holds no power or energy reading that we know",
+                "holds no power or energy reading with a known name",
                 path=self._path,
                 remedy="see docs/power.md, or convert it to the long CSV form described there",
             )

@@ -123,7 +123,5 @@ def realtime_only(options: PowerOptions, path: Path) -> str:
         UsageError: the user says otherwise.
     """
     if options.clock not in (None, REALTIME):
-        raise UsageError(
-            f"is stamped by the wall clock, not by {options.clock}", path=path, remedy="leave --clock away"
-        )
+        raise UsageError(f"has times of the wall clock, not of {options.clock}", path=path, remedy="leave --clock away")
     return REALTIME

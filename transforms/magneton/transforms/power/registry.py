@@ -60,7 +60,7 @@ def read_power(path: Path, options: PowerOptions | None = None) -> PowerLog:
     found = find_format(path)
     if found is None:
         raise InputFormatError(
-            "is not a power log we know",
+            "is not a power log of a known format",
             path=path,
             remedy="known: " + ", ".join(f.name for f in FORMATS) + "; any other can be converted to the long CSV form",
         )

@@ -74,7 +74,7 @@ def find_source(head: bytes, path: Path) -> Source:
         if source.sniff(head, path):
             return source
     raise InputFormatError(
-        "is empty" if not head.strip() else "is not in a format we read",
+        "is empty" if not head.strip() else "is not in a known trace format",
         path=path,
         remedy="give a trace file: docs/traces.md lists what can be read",
     )

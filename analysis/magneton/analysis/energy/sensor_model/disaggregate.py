@@ -251,17 +251,21 @@ def _refusals(
     if fit.lag_modes > 1:
         reasons.append(f"the lag is ambiguous: {fit.lag_modes} values explain the readings")
     if fit.lag_sd_s > MAX_LAG_SHARE * model.response.scale_s:
-        reasons.append(f"the readings do not tell the lag: it is known to {fit.lag_sd_s * 1e3:.1f} ms")
+        reasons.append(f"the readings do not determine the lag: its standard deviation is {fit.lag_sd_s * 1e3:.1f} ms")
     if updates.locked and updates.outside > MAX_OUTSIDE_LATTICE:
         reasons.append(
-            f"{updates.outside:.0%} of the updates do not keep to one period: their time stamps are not reliable"
+            f"{updates.outside:.0%} of the updates do not fit one update period, so their time stamps are not reliable"
         )
     if not updates.locked and updates.timing_sd_s > MAX_TIMING_SHARE * model.response.scale_s:
-        reasons.append("when the readings were made is not known well enough against what they average over")
+        reasons.append(
+            "the times of the readings are not known well enough, compared with the time that a reading averages over"
+        )
     if iterations_s is not None:
         gap = _phase_gap(updates.t_s - fit.lag_s, iterations_s, model.response)
         if gap > MAX_PHASE_GAP:
-            reasons.append(f"the updates follow the beat of the iterations: {gap:.0%} of an iteration was never seen")
+            reasons.append(
+                f"the updates of the sensor keep step with the iterations: no reading ends in {gap:.0%} of an iteration"
+            )
     return tuple(reasons)
 
 
@@ -368,7 +372,7 @@ def _merge(
         share = half / max(value, 1e-12)
         reasons = list(refusals)
         if share > within:
-            reasons.append(f"its interval is {share:.0%} wide to either side, and {within:.0%} is allowed")
+            reasons.append(f"its interval is {share:.0%} to either side; the limit is {within:.0%}")
         if _spread(busy[i]) < MIN_SPREAD and len(members) > 1:
             reasons.append(f"its busy fraction hardly varies between readings (spread {_spread(busy[i]):.3f})")
         static = float(energies.static[group].sum())
