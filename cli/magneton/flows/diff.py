@@ -33,7 +33,7 @@ class Published:
 
 
 def default_output(a: Path, b: Path) -> Path:
-    """Return ``out/<a>-vs-<b>`` for two inputs, from their names without what a file name should not hold."""
+    """Return ``out/<a>-vs-<b>`` for two inputs. Characters that a file name should not contain are replaced."""
     return Path("out") / f"{_slug(a)}-vs-{_slug(b)}"
 
 
@@ -54,16 +54,16 @@ def compare(
 ) -> Published:
     """Compare two inputs and write ``diff.json``, its tables and a report.
 
-    A recording without tables, or a bare trace (or a folder with one trace per rank), is normalised on the way; its tables
-    are kept under ``runs/`` in the output, and the input itself is never written to. An earlier diff in the same place is
-    replaced once the new one is complete.
+    A recording without tables, or a trace (a file, or a folder with one trace per rank), is normalised first. Its tables are
+    kept under ``runs/`` in the output. The input itself is never written to. An earlier diff in the same place is replaced
+    once the new one is complete.
 
     Args:
         a: recording directory or trace of side A.
         b: the same of side B.
         out: output directory (default: ``default_output``).
         settings: what to compare and how.
-        progress: is told what is going on.
+        progress: called with a text about the current work.
 
     Raises:
         MagnetonError: an input cannot be read, or the two are not comparable.

@@ -66,7 +66,7 @@ def normalize(
         out: directory to publish.
         options: see ``NormalizeOptions``.
         capture_traces: traces taken while GPU graphs were captured, or a folder of them.
-        extra: rows and facts from other files.
+        extra: rows and facts from power logs, benchmark results and recorders.
 
     Returns:
         The manifest as written.
@@ -166,13 +166,13 @@ def _find(paths: Sequence[Path], kind: str, limits: Limits, notes: list[str]) ->
             except InputFormatError:
                 notes.append(f"left out {member.name}: not a trace in a format we read")
         if not members:
-            raise InputFormatError("holds no trace files in a format we read", path=path)
+            raise InputFormatError("holds no trace files in a known format", path=path)
         found += _without_copies(members, notes)
     return found
 
 
 def _folder(path: Path) -> Path:
-    """Return the folder whose files are meant: a TensorBoard log keeps each profile in `plugins/profile/<time>`."""
+    """Return the folder that holds the files. A TensorBoard log keeps each profile in `plugins/profile/<time>`."""
     profiles = path / "plugins" / "profile"
     if not profiles.is_dir():
         return path
@@ -187,7 +187,7 @@ def _folder(path: Path) -> Path:
 
 
 def _without_copies(members: Sequence[CaptureFile], notes: list[str]) -> list[CaptureFile]:
-    """Leave out JSON that JAX writes beside an ``xplane.pb``: it is made of it, and says less."""
+    """Leave out the JSON that JAX writes beside an ``xplane.pb``. It is made from the ``xplane.pb`` and holds less."""
     if not any(m.source.FORMAT == "xplane" for m in members):
         return list(members)
     for member in members:

@@ -115,13 +115,18 @@ def _by_values(aligned: list[Aligned], a: Side, b: Side, notes: list[Note]) -> s
         return "structure"
     match = match_values(values_a.graph, values_b.graph)
     if not match.second_input:
-        notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
+        notes.append(
+            Note(
+                "no_second_input",
+                "values were compared on one input only, without a second input; some may agree by accident",
+            )
+        )
     for part in aligned:
         trees, steps = (part.a.tree, part.b.tree), (part.a.step_id, part.b.step_id)
         result = correspond((values_a, values_b), match, trees, steps, part.found)
         part.found = result.found
         for side, share in (("A", result.joined_a), ("B", result.joined_b)):
             if share < MIN_JOINED:
-                text = f"side {side}: only {100 * share:.0f} % of device time is joined to the values capture"
+                text = f"side {side}: only {100 * share:.0f} % of device time belongs to calls that were found in the values capture; the rest is matched by structure"
                 notes.append(Note("values_not_joined", text))
     return "values"

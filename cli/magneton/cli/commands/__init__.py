@@ -1,6 +1,6 @@
 """One command per file; its docstring is what ``--help`` shows.
 
-Commands import what they run inside their function, so that ``--help`` and shell completion wait for no engine.
+A command imports its implementation inside its function. So ``--help`` and shell completion do not wait for the SQL engine.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ from magneton.cli.commands.sensors import sensors
 from magneton.cli.commands.sql import sql
 from magneton.cli.commands.tables import tables
 
-# In the order in which one uses them.
+# In the order in which a user needs them.
 COMMANDS: tuple[Callable[..., Any], ...] = (record, normalize, diff, info, sql, tables, sensors, repeat)

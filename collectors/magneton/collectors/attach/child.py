@@ -1,4 +1,4 @@
-"""The recorder inside a recorded command: waits for torch, follows the steps, records the wanted ones, answers."""
+"""The recorder inside a recorded command. It waits for torch, follows the steps, records the wanted ones, and writes an answer."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _AfterImport(MetaPathFinder):
         self._name, self._then = name, then
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Find the module as usual, and put our loader around its own."""
+        """Find the module as usual, and wrap its loader."""
         if name != self._name:
             return None
         sys.meta_path.remove(self)
@@ -56,7 +56,7 @@ class _AfterImport(MetaPathFinder):
 
 
 class Attached:
-    """Opens and closes the window of steps that is recorded."""
+    """Starts and stops recording at the right steps."""
 
     def __init__(self, order: Order) -> None:
         self._order = order
@@ -105,14 +105,17 @@ class Attached:
 
     @property
     def _opens_at(self) -> int:
-        """Steps after which recording begins: a profiler keeps nothing of its first ones, but must be there for them."""
+        """Number of steps before recording begins.
+
+        A profiler is started before its warm-up steps, since it must run during them. It keeps nothing of them.
+        """
         early = self._order.capture == "profile" and self._order.steps is not None
         return min(1, self._order.warmup_steps) if early else self._order.warmup_steps
 
     # What is done about it.
 
     def guarded(self, action: Callable[[], Any]) -> None:
-        """Do something of ours. Whatever goes wrong with it is not the program's affair."""
+        """Run code of the recorder. Its errors never reach the program."""
         try:
             action()
         except Exception as error:

@@ -1,4 +1,4 @@
-"""The captures of a program that is recorded as it is: from one end of a step to another."""
+"""The captures of an unmodified program. A capture starts at the end of one step and stops at the end of another."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Session(ABC):
             self.modules.append(module)
 
     def returned(self, result: Any) -> None:
-        """Take note of what an outermost module returned; most captures have no use for it."""
+        """Take note of the result of an outermost module; most captures do not need it."""
         del result
 
     def step(self, kind: str) -> None:
@@ -65,14 +65,14 @@ class Session(ABC):
 
     @abstractmethod
     def finish(self, answer: Answer) -> None:
-        """Stop, write the raw files and say in the answer which."""
+        """Stop, write the raw files and list them in the answer."""
 
     @abstractmethod
     def abandon(self) -> None:
         """Stop watching the program, and write nothing."""
 
     def close(self) -> Answer:
-        """End the capture and return what it left."""
+        """End the capture and return its answer."""
         answer = Answer(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
         self.finish(answer)
         keys = {"capture": self.order.capture, "rank": self.rank}
@@ -95,7 +95,7 @@ class Session(ABC):
 
 
 class EnergySession(Session):
-    """Sensors beside the bare program."""
+    """Sensors are read while the bare program runs."""
 
     def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
         super().__init__(order, rank, modules)
@@ -180,7 +180,7 @@ class ProfileSession(Session):
 
 
 class ValuesSession(Session):
-    """The dispatch-level hook. What the program feeds its outermost modules counts as input."""
+    """The dispatch-level hook. The arguments of outermost modules count as input."""
 
     def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
         super().__init__(order, rank, modules)

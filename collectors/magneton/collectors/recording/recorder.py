@@ -34,7 +34,7 @@ def described_workload(workload: Workload | None) -> Workload:
 
 
 class Profile(Protocol):
-    """What a recorder needs of a profiler. ``export`` writes what was recorded into a directory and returns the file."""
+    """Interface of a profiler. ``export`` writes the trace into a directory and returns the file."""
 
     source_format: str
 
@@ -129,7 +129,7 @@ class Recorder:
             self._writer.discard()
             if error is None:
                 raise
-            # What the program raised is what its author needs to see first.
+            # The error of the program is more important to its author than this one.
             error.add_note(f"magneton: nothing was recorded: {failure}")
 
     def _finish(self, error: BaseException | None) -> None:
@@ -206,12 +206,12 @@ def record(
 ) -> Recorder | ProgramRecorder:
     """Record a PyTorch program: its profile, and, where it can be run again, its values and its energy.
 
-    A program that can be run again is handed over, and runs as often as the captures need::
+    A program that can be run again is given to ``rec.run``, which runs it as often as the captures need::
 
         with record("runs/mine", captures=("energy", "profile", "values"), workload=Workload(model="gpt2", batch=4)) as rec:
             rec.run(model, (ids,))
 
-    A loop that cannot is profiled as it runs; say where each step ends::
+    A loop that cannot be run again is profiled as it runs. Your code says where each step ends::
 
         with record("runs/mine", workload=Workload(model="gpt2", batch=4, steps=5, warmup_steps=2)) as recorder:
             for batch in batches:
@@ -233,7 +233,7 @@ def record(
         workload: model, batch, tokens, steps, warm-up.
         overwrite: replace an earlier recording at ``path``.
         stacks: Python stacks and module calls in the profile.
-        seed: of the second input, which the recorder draws.
+        seed: seed of the second input, which the recorder draws.
         sensors: sensors to read beside the energy capture (see ``magneton.collectors.sensors.sample``).
 
     Returns:

@@ -1,10 +1,10 @@
 """Processors and their memory through RAPL, as the powercap part of sysfs shows it.
 
-A zone counts microjoules in ``energy_uj`` and starts again at its own ``max_energy_range_uj`` (not at 2^32; some count
-262 kJ, some 65 kJ: minutes at full power). What lies in what:
+A zone counts microjoules in ``energy_uj`` and starts again at 0 at its own ``max_energy_range_uj``. This is not 2^32:
+some zones count 262 kJ, some 65 kJ, which is minutes at full power. Zones contain one another:
 
-* ``package-N`` is the processor, with its cores and its uncore: those are left out, they would count twice. ``dram`` below
-  it is not part of it and is read.
+* ``package-N`` is the processor. It includes its cores and its uncore, which are left out so that they do not count twice.
+  ``dram`` is listed below the package but is not part of it. It is read.
 * ``psys`` is the whole platform and contains the packages: a device kind of its own.
 * ``intel-rapl-mmio`` shows the same packages once more: left out.
 
@@ -39,12 +39,12 @@ class _Zone:
 
     @property
     def id(self) -> str:
-        """Name that tells it from its twin in another package."""
+        """Name with the package, so that zones of two packages have different names."""
         return self.name if self.parent is None else f"{self.parent}/{self.name}"
 
     @property
     def kind(self) -> str | None:
-        """Device kind; NULL for parts of a package."""
+        """Device kind; None for parts of a package."""
         return _KINDS.get(self.name.split("-")[0])
 
 

@@ -1,4 +1,4 @@
-"""``power.parquet`` as our own recorder leaves it: rows of the table ``power``, stamped by the clock each row names.
+"""``power.parquet`` of our own recorder: rows of the table ``power``, with times of the clock that each row names.
 
 Its times are absolute on that clock (``monotonic``); the anchors of its capture tie them to the wall clock.
 """

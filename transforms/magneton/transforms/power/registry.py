@@ -36,7 +36,7 @@ FORMATS = tuple(
 
 
 def find_format(path: Path) -> PowerFormat | None:
-    """Return the format of a file by its contents (never by its name), or NULL when it is no power log we know.
+    """Return the format of a file by its contents (never by its name), or None when it is no power log we know.
 
     Raises:
         InputNotFoundError: the file cannot be opened.
@@ -60,7 +60,7 @@ def read_power(path: Path, options: PowerOptions | None = None) -> PowerLog:
     found = find_format(path)
     if found is None:
         raise InputFormatError(
-            "is not a power log we know",
+            "is not a power log of a known format",
             path=path,
             remedy="known: " + ", ".join(f.name for f in FORMATS) + "; any other can be converted to the long CSV form",
         )
@@ -73,7 +73,7 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
     Args:
         log: the log.
         base_unix_ns: Unix time of ``ts_ns = 0`` of the capture.
-        anchors: what ties ``monotonic`` or ``boottime`` to the wall clock, unless the log was read with an offset.
+        anchors: relate ``monotonic`` or ``boottime`` to the wall clock, unless the log was read with an offset.
 
     Raises:
         UsageError: another clock than the wall clock was given both an offset and anchors.
@@ -97,7 +97,7 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
         if offset is not None:
             if clock != REALTIME and any(a.clock == clock for a in given):
                 raise UsageError(f"has both an offset and anchors for {clock}", path=log.report.file, remedy="give one")
-            # An offset is one anchor; for the wall clock itself, it is one of a clock that is wrong by as much.
+            # An offset is one anchor. For the wall clock itself it is an anchor of a clock that is wrong by the offset.
             convert = ClockMap([[(0, offset)]])
         else:
             convert = clock_map(given, clock)
