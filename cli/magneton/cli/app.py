@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from magneton.cli.commands import COMMANDS
+from magneton.cli.commands import load
 from magneton.cli.console import Verbose, note, set_verbosity, wants_traceback
 from magneton.schemas.errors import (
     EXIT_BAD_INPUT,
@@ -81,7 +81,7 @@ def magneton(
         raise typer.Exit(EXIT_BAD_INPUT)
 
 
-for _command in COMMANDS:
+for _command in load():
     app.command()(_command)
 
 

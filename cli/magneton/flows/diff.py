@@ -11,7 +11,7 @@ from pathlib import Path
 from magneton.analysis.diff.pipeline import diff
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
-from magneton.analysis.report.markdown import render
+from magneton.analysis.report.registry import rendered
 from magneton.flows.normalize import normalize
 from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
 from magneton.schemas.errors import InputNotFoundError
@@ -87,7 +87,8 @@ def compare(
         result = diff(Recording.open(sides[0]), Recording.open(sides[1]), settings or DiffSettings(), tool)
         for name, (table, data) in result.tables.items():
             write_table(staging / f"{name}.parquet", table, data)
-        (staging / "report.md").write_text(render(result.document), encoding="utf-8")
+        for name, text in rendered(result.document):
+            (staging / name).write_text(text, encoding="utf-8")
         (staging / DIFF_NAME).write_bytes(encode_json(result.document))
     return Published(target, result.document)
 

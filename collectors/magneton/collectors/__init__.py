@@ -4,7 +4,8 @@
 framework when it starts.
 """
 
-from magneton.collectors.recording.recorder import Recorder, record
+from magneton.collectors.recording.record import record
+from magneton.collectors.recording.recorder import Recorder
 from magneton.schemas.manifest import Workload
 
 __all__ = ["Recorder", "Workload", "record"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -59,6 +60,10 @@ class Table:
 
     def arrow_schema(self) -> pa.Schema:
         """Return the Arrow schema (without the version; the writer adds it)."""
+        return self._schema
+
+    @functools.cached_property
+    def _schema(self) -> pa.Schema:
         return pa.schema([c.field() for c in self.columns])
 
     def column_names(self) -> list[str]:

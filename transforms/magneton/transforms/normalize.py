@@ -6,6 +6,7 @@ GPU graphs were captured, and publishes a directory with the raw files, every ta
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import shutil
 import time
@@ -304,6 +305,7 @@ def _label(path: Path) -> str:
         name = shorter
 
 
+@functools.cache
 def _version() -> str:
     try:
         return importlib.metadata.version("magneton")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from magneton.collectors.attach.request import SYSTEMS, Answer, Order, claim
 
 if TYPE_CHECKING:
-    from magneton.collectors.attach.sessions import Session
+    from magneton.collectors.attach.session import Session
 
 
 class _Loader(Loader):
@@ -129,7 +129,8 @@ class Attached:
                 sys.stderr.write(f"magneton: the {self._order.capture} capture failed: {failure}\n")
 
     def _open(self) -> None:
-        from magneton.collectors.attach.sessions import open_session, rank_of_process
+        from magneton.collectors.attach.session import rank_of_process
+        from magneton.collectors.attach.sessions import open_session
 
         self._rank = rank_of_process()
         if not claim(self._order, self._rank):

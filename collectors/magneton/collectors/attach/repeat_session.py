@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from magneton.collectors.attach.request import Answer, Order, Region, RegionRepeats, Window
-from magneton.collectors.attach.sessions import Session
+from magneton.collectors.attach.session import Session
 from magneton.collectors.replay.torch import Repetition, in_place_mode
 from magneton.collectors.sensors import Sampler, sample
 from magneton.collectors.torch.call_stack import ModuleStack

@@ -1,101 +1,28 @@
-"""The captures of an unmodified program. A capture starts at the end of one step and stops at the end of another."""
+"""The kinds of capture of a program that is recorded as it is, by name."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from magneton.collectors.attach.repeat_session import RepeatSession
 from magneton.collectors.attach.request import Answer, Order
-from magneton.collectors.attach.steps import MODULE_CALLS
+from magneton.collectors.attach.session import Session
 from magneton.collectors.recording import step_times
-from magneton.collectors.recording.knobs import FILE, write_knobs
 from magneton.collectors.recording.program import ENERGY, NO_SECOND, VALUES_FORMAT
 from magneton.collectors.recording.recorder import PROFILE, SCRUBBED
-from magneton.collectors.recording.writer import versions
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch.dataflow import INPUT, PARAMETER
 from magneton.collectors.torch.dispatch import ValueRecorder
-from magneton.collectors.torch.profile import TorchProfile, import_torch
+from magneton.collectors.torch.profile import TorchProfile
 from magneton.collectors.torch.values_capture import notes_of
 from magneton.collectors.torch.values_tables import VALUES, tables_of, write_tables
 from magneton.schemas.manifest import Capture
 
 
-def rank_of_process() -> int:
-    """Return the rank of this process."""
-    return TorchProfile().rank()
-
-
-class Session(ABC):
-    """One capture while it is open.
-
-    Args:
-        order: what to record.
-        rank: rank of this process.
-        modules: outermost modules called so far.
-    """
-
-    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
-        self.order, self.rank = order, rank
-        self.modules = list(modules)
-        self.steps = 0
-        self.kind = ""
-        self._torch = import_torch()
-
-    @property
-    def complete(self) -> bool:
-        """Whether all wanted steps have ended."""
-        return self.order.steps is not None and self.steps >= self.order.steps
-
-    def called(self, module: Any, args: Sequence[Any]) -> None:
-        """Take note of a call of an outermost module."""
-        if not any(module is known for known in self.modules):
-            self.modules.append(module)
-
-    def returned(self, result: Any) -> None:
-        """Take note of the result of an outermost module; most captures do not need it."""
-        del result
-
-    def step(self, kind: str) -> None:
-        """Take note of the end of a step."""
-        self.kind = kind
-        self.steps += 1
-
-    @abstractmethod
-    def finish(self, answer: Answer) -> None:
-        """Stop, write the raw files and list them in the answer."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Stop watching the program, and write nothing."""
-
-    def close(self) -> Answer:
-        """End the capture and return its answer."""
-        answer = Answer(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
-        self.finish(answer)
-        keys = {"capture": self.order.capture, "rank": self.rank}
-        below = ["0"] if self.order.capture == VALUES else []
-        if below:
-            keys["input_id"] = "0"
-        write_knobs(self.order.directory(self.rank, *below) / FILE, self.modules, keys)
-        wanted = self.order.steps
-        if wanted is not None and self.steps < wanted:
-            answer.notes.append(f"The {self.order.capture} capture ended after {self.steps} of {wanted} steps.")
-            for capture in answer.captures:
-                capture.incomplete = True
-        answer.versions = versions()
-        answer.devices = TorchProfile().devices()
-        return answer
-
-    def _synchronize(self) -> None:
-        if self._torch.cuda.is_initialized():
-            self._torch.cuda.synchronize()
-
-
 class EnergySession(Session):
-    """Sensors are read while the bare program runs."""
+    """Sensors beside the bare program."""
 
     def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
         super().__init__(order, rank, modules)
@@ -180,7 +107,7 @@ class ProfileSession(Session):
 
 
 class ValuesSession(Session):
-    """The dispatch-level hook. The arguments of outermost modules count as input."""
+    """The dispatch-level hook. What the program feeds its outermost modules counts as input."""
 
     def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
         super().__init__(order, rank, modules)
@@ -234,7 +161,5 @@ _SESSIONS: dict[str, type[Session]] = {ENERGY: EnergySession, PROFILE: ProfileSe
 def open_session(order: Order, rank: int, modules: Sequence[Any]) -> Session:
     """Begin a capture."""
     if order.repeat is not None:
-        from magneton.collectors.attach.repeat_session import RepeatSession
-
         return RepeatSession(order, rank, modules)
     return _SESSIONS[order.capture](order, rank, modules)

@@ -47,7 +47,7 @@ def import_jax() -> Any:
     Raises:
         MissingDependencyError: it is not installed.
     """
-    jax = import_framework("jax", "replaying a JAX program", "jax")
+    jax = import_framework("jax", "replaying a JAX program", extra="jax")
     importlib.import_module("jax.extend.core")
     return jax
 

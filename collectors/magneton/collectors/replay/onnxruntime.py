@@ -51,7 +51,7 @@ def import_onnx() -> tuple[Any, Any]:
     Raises:
         MissingDependencyError: one is not installed.
     """
-    onnx, ort = (import_framework(n, "replaying nodes", "onnx onnxruntime") for n in ("onnx", "onnxruntime"))
+    onnx, ort = (import_framework(n, "replaying nodes", extra="onnx") for n in ("onnx", "onnxruntime"))
     return onnx, ort
 
 

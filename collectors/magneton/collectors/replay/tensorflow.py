@@ -72,7 +72,7 @@ def import_tensorflow() -> Any:
     Raises:
         MissingDependencyError: it is not installed.
     """
-    return import_framework("tensorflow", "replaying a TensorFlow program", "tensorflow")
+    return import_framework("tensorflow", "replaying a TensorFlow program", extra="tensorflow")
 
 
 @contextmanager

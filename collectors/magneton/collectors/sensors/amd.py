@@ -205,14 +205,15 @@ class AmdSmiSensor:
 
 
 def _library() -> Any:
-    remedy = "install amd-smi-lib (part of ROCm) and its Python package amdsmi"
     try:
         # amdsmi writes its message about a missing library to stdout, which carries our data.
         with contextlib.redirect_stdout(io.StringIO()):
             return importlib.import_module("amdsmi")
     except ImportError as error:
+        remedy = "pip install 'magneton[amd]', in the release of the installed ROCm"
         raise p.SensorUnavailableError("AMD SMI needs amdsmi, which is not installed", remedy=remedy) from error
     except (KeyError, OSError, AttributeError) as error:
+        remedy = "install amd-smi-lib, which is part of ROCm"
         raise p.SensorUnavailableError("amdsmi does not find libamd_smi.so", remedy=remedy) from error
 
 

@@ -22,6 +22,8 @@ from pathlib import Path
 from magneton.collectors.sensors import protocol as p
 
 POWERCAP = Path("/sys/class/powercap")
+# Another place where powercap lies: for containers that mount the host's, and for tests.
+POWERCAP_VARIABLE = "MAGNETON_POWERCAP"
 _KINDS = {"package": "cpu", "dram": "dram", "psys": "psys"}
 _REMEDY = (
     "run as root, or let everyone read it until the next boot: sudo chmod o+r "
@@ -52,13 +54,13 @@ class RaplSensor:
     """All packages, their memory and the platform.
 
     Args:
-        root: where powercap lies.
+        root: where powercap lies (default: what the variable ``MAGNETON_POWERCAP`` says, or ``/sys/class/powercap``).
     """
 
     source = "rapl"
 
-    def __init__(self, root: Path = POWERCAP) -> None:
-        self._root = root
+    def __init__(self, root: Path | None = None) -> None:
+        self._root = Path(os.environ.get(POWERCAP_VARIABLE, POWERCAP)) if root is None else root
         self._files: list[tuple[int, int]] = []
 
     def open(self) -> p.SensorInfo:

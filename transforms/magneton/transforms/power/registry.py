@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +13,7 @@ import pyarrow as pa
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN, REALTIME, ClockMap, clock_map
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, InputNotFoundError, UsageError
 from magneton.schemas.manifest import ClockAnchor
-from magneton.transforms.power import amd_smi, neutral_csv, nvidia_smi, ptdaemon, recorded
 from magneton.transforms.power.log import PowerLog, PowerOptions
-from magneton.transforms.power.prometheus import exposition as prometheus_text
-from magneton.transforms.power.prometheus import response as prometheus_json
 from magneton.transforms.reading.textfile import head
 
 
@@ -28,11 +26,23 @@ class PowerFormat:
     read: Callable[[Path, PowerOptions], PowerLog]
 
 
-# In order of how unmistakable their first lines are.
-FORMATS = tuple(
-    PowerFormat(module.NAME, module.sniff, module.read)
-    for module in (recorded, neutral_csv, prometheus_json, ptdaemon, amd_smi, nvidia_smi, prometheus_text)
-)
+# Modules of this package with a ``NAME``, a ``sniff`` and a ``read``, in the order in which they are asked: those
+# whose first lines are least mistakable first.
+FORMATS: list[str] = [
+    "recorded",
+    "neutral_csv",
+    "prometheus.response",
+    "ptdaemon",
+    "amd_smi",
+    "nvidia_smi",
+    "prometheus.exposition",
+]
+
+
+def formats() -> tuple[PowerFormat, ...]:
+    """Return the formats, in the order in which they are asked."""
+    found = (importlib.import_module(f"magneton.transforms.power.{name}") for name in FORMATS)
+    return tuple(PowerFormat(module.NAME, module.sniff, module.read) for module in found)
 
 
 def find_format(path: Path) -> PowerFormat | None:
@@ -44,7 +54,7 @@ def find_format(path: Path) -> PowerFormat | None:
     if not path.is_file():
         raise InputNotFoundError("no such file" if not path.exists() else "is not a file", path=path)
     start = head(path)
-    return next((f for f in FORMATS if f.sniff(start)), None)
+    return next((f for f in formats() if f.sniff(start)), None)
 
 
 def read_power(path: Path, options: PowerOptions | None = None) -> PowerLog:
@@ -62,7 +72,9 @@ def read_power(path: Path, options: PowerOptions | None = None) -> PowerLog:
         raise InputFormatError(
             "is not a power log of a known format",
             path=path,
-            remedy="known: " + ", ".join(f.name for f in FORMATS) + "; any other can be converted to the long CSV form",
+            remedy="known: "
+            + ", ".join(f.name for f in formats())
+            + "; any other can be converted to the long CSV form",
         )
     return found.read(path, options or PowerOptions())
 
