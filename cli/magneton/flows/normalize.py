@@ -179,21 +179,24 @@ def _is_extra(entry: FileEntry) -> bool:
 
 def _read_again(known: Manifest, raw: _Raw) -> _Read:
     """Open power logs the way they were read, and find the tables that recorders left."""
-    power, values = [], []
-    for capture in known.captures:
-        entry, path = raw.get(capture.file or "", (None, None))
-        if entry is None or path is None:
-            continue
-        if capture.kind == VALUES:
-            values.append(ValuesInput(path.parent, capture.rank, capture.input_id, capture.incomplete))
-        elif capture.kind == KIND and find_format(path) is not None:
-            recorded = None if _is_extra(entry) else capture
-            power.append(open_power(path, options_of(known.sensors, entry.path), capture.anchors, recorded))
-    ours = {path for item in values for path in item.files()} | {item.path for item in power}
-    unlisted = ours - {path for _, path in raw.values()}
+    own = [(capture, *raw[capture.file]) for capture in known.captures if capture.file and capture.file in raw]
+    values = [
+        ValuesInput(path.parent, capture.rank, capture.input_id, capture.incomplete)
+        for capture, _, path in own
+        if capture.kind == VALUES
+    ]
+    tables = {path for item in values for path in item.files()}
+    unlisted = tables - {path for _, path in raw.values()}
     if unlisted:
         raise InputFormatError("is not listed in the manifest of its recording", path=min(unlisted))
-    return _Read(power, values, _recorded_again(known, [pair for pair in raw.values() if pair[1] not in ours]))
+    recorded = _recorded_again(known, [pair for pair in raw.values() if pair[1] not in tables])
+    tables |= {item.path for item in recorded}
+    power = []
+    for capture, entry, path in own:
+        if capture.kind == KIND and path not in tables and find_format(path) is not None:
+            recorder = None if _is_extra(entry) else capture
+            power.append(open_power(path, options_of(known.sensors, entry.path), capture.anchors, recorder))
+    return _Read(power, values, recorded)
 
 
 def _recorded_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list[RecordedTable]:
