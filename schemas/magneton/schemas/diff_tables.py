@@ -30,9 +30,9 @@ REGIONS = Table(
         Column("label", STRING, "what to call it: module path and operators"),
         *_both("module", STRING, "module path with instance numbers"),
         *_both("ops", STRING, "operators with counts, most time first"),
-        *_both("n_ops", FLOAT, "operator calls per unit that carry device time"),
-        *_both("n_kernels", FLOAT, "kernels per unit"),
-        *_both("kernel_ns", FLOAT, "sum of kernel durations per unit; on a CPU, of exclusive operator time", "ns"),
+        *_both("n_ops", FLOAT, "operator calls per unit that carry `time_ns` or `transfer_ns`"),
+        *_both("n_kernels", FLOAT, "kernels per unit; on a CPU, calls of operators that compute"),
+        *_both("time_ns", FLOAT, "time of the work per unit: kernels on a device; on a CPU, exclusive time of operators", "ns"),
         *_both("share_ns", FLOAT, "device time per unit, overlapping kernels sharing each instant equally", "ns"),
         *_both("transfer_ns", FLOAT, "sum of copies and memsets per unit", "ns"),
         *_both("bytes", FLOAT, "bytes copied or set per unit", "bytes"),
@@ -41,11 +41,11 @@ REGIONS = Table(
         *_both("energy_low_j", FLOAT, "lower bound of the energy per unit", "J"),
         *_both("energy_high_j", FLOAT, "upper bound of the energy per unit", "J"),
         *_both("kernel_class", STRING, "kind of kernel with most time"),
-        Column("delta_ns", FLOAT, "`kernel_ns_b - kernel_ns_a`, a missing side counting as no work", "ns"),
+        Column("delta_ns", FLOAT, "`time_ns_b - time_ns_a`, a missing side counting as no work", "ns"),
         Column("evidence", STRING, "what the pairing rests on, strongest first, space separated"),
         Column("score", FLOAT, "similarity of the two sides, 0 to 1; NULL when one-sided"),
         Column(
-            "coarse", BOOL, "more than 10 % of device time with several operators on both sides: not counted as aligned"
+            "coarse", BOOL, "more than 10 % of a side's `time_ns` with several operators on both sides: not counted as aligned"
         ),
         Column(
             "missing_records",
@@ -77,7 +77,7 @@ FINDINGS = Table(
         Column("group_id", INT, "group of regions it is about: `regions.group_id`"),
         Column("verdict", STRING, "`waste`, `trade-off`, `equal`, `inconclusive` or `not comparable`"),
         Column("costly_side", STRING, "`a` or `b`"),
-        Column("delta_ns", FLOAT, "difference of kernel time per unit, B minus A", "ns"),
+        Column("delta_ns", FLOAT, "difference of `time_ns` of the group's regions per unit, B minus A", "ns"),
         Column("reason", STRING, "why the verdict is what it is"),
     ),
 )

@@ -39,11 +39,11 @@ class Inventory:
     """Everything on the devices in the whole capture, before any choice of steps. Times in ns."""
 
     n_kernels: int = 0
-    kernel_ns: float = 0.0
+    time_ns: float = 0.0
     n_device: int = 0
     device_ns: float = 0.0
     busy_ns: float = 0.0
-    linked_kernel_ns: float = 0.0
+    linked_time_ns: float = 0.0
     n_without_launch: int = 0
     without_launch_ns: float = 0.0
     n_launch_without_op: int = 0
@@ -326,14 +326,14 @@ def _insert_kernels(
         inventory.device_ns += duration
         if is_kernel:
             inventory.n_kernels += 1
-            inventory.kernel_ns += duration
+            inventory.time_ns += duration
         launch = row["launch_id"]
         if launch is None and row["op_id"] is None and not device_only:
             inventory.n_without_launch += 1
             inventory.without_launch_ns += duration
             continue
         if is_kernel:
-            inventory.linked_kernel_ns += duration
+            inventory.linked_time_ns += duration
         # A graph replayed by one call keeps to that call; placed by a capture its kernels lie in the model's tree.
         whole_graph = row["graph_launch"] and row["link"] != "capture" and row["op_id"] in builder.ops
         scope = (row["step_id"] if has_steps else None, None if whole_graph else row["layer"])
@@ -385,7 +385,7 @@ def _device_work(row: dict[str, Any], share_ns: float) -> Work:
         return Work(share_ns=share_ns, transfer_ns=duration, transfer_bytes=float(row["bytes"] or 0), n_transfers=1)
     kernel_class = row["kernel_class"] or "other"
     n_lost = float(row["dur_ns"] is None)
-    return Work(kernel_ns=duration, share_ns=share_ns, n_kernels=1, n_lost=n_lost, class_ns={kernel_class: duration})
+    return Work(time_ns=duration, share_ns=share_ns, n_kernels=1, n_lost=n_lost, class_ns={kernel_class: duration})
 
 
 def _inside(node: Node, layer: int | None, order: tuple[int, int], kernel: str) -> Node:
@@ -437,12 +437,12 @@ def _insert_host_work(
             overhead_ns[step] = overhead_ns.get(step, 0.0) + duration
             continue
         inventory.n_kernels += 1
-        inventory.kernel_ns += duration
-        inventory.linked_kernel_ns += duration
+        inventory.time_ns += duration
+        inventory.linked_time_ns += duration
         node = builder.node_for_op((step, None), op_id, (row["ts_ns"], op_id))
-        node.work = Work(kernel_ns=duration, share_ns=duration, n_kernels=1, n_calls=1)
+        node.work = Work(time_ns=duration, share_ns=duration, n_kernels=1, n_calls=1)
         node.work.class_ns["cpu"] = duration
-    inventory.busy_ns = inventory.kernel_ns
+    inventory.busy_ns = inventory.time_ns
     inventory.span_ns = float(max(ends[1:], default=0) - min(starts[1:], default=0))
 
 

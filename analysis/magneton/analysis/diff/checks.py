@@ -166,15 +166,15 @@ def note_coverage(coverage: Coverage, notes: list[Note]) -> None:
         notes.append(Note("low_coverage", f"{LOW_COVERAGE}: only {100 * share:.0f} % of a side is aligned"))
 
 
-def note_variation(aligned: list[Aligned], notes: list[Note]) -> None:
-    """Say so where the kernel time of a side varies from step to step."""
+def note_variation(aligned: list[Aligned], work: str, notes: list[Note]) -> None:
+    """Say so where the time of a side's work (``kernel time`` or ``operator time``) varies from step to step."""
     for side, averages in (("A", [p.a for p in aligned]), ("B", [p.b for p in aligned])):
         found = spread(averages)
         if found.cv_percent is not None and found.cv_percent > 10.0:
             notes.append(
                 Note(
                     "step_variation",
-                    f"side {side}: kernel time varies by {found.cv_percent:.0f} % between its {found.n_steps} steps "
+                    f"side {side}: {work} varies by {found.cv_percent:.0f} % between its {found.n_steps} steps "
                     f"(mean {found.mean_ns / 1e6:.3f} ms, median {found.median_ns / 1e6:.3f} ms)",
                 )
             )

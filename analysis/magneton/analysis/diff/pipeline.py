@@ -22,11 +22,11 @@ from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
 from magneton.analysis.diff.missing import mark_missing
 from magneton.analysis.diff.regions import build
 from magneton.analysis.diff.settings import DiffSettings
-from magneton.analysis.diff.stratum import Aligned, align, kernel_ns
+from magneton.analysis.diff.stratum import Aligned, align, work_time_ns
 from magneton.analysis.energy.measure.basis import need_same_basis
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
-from magneton.schemas.diffdoc import Note
+from magneton.schemas.diffdoc import Note, work_name
 
 
 def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffResult:
@@ -55,13 +55,13 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     aligned = [align(stratum, units, scale, intern, swapped=swapped) for stratum in choice.strata]
     method = _by_values(aligned, side_a, side_b, notes)
     notes += energy_notes(energy_a, energy_b)
-    kernel_a = sum(kernel_ns(part.a.tree) for part in aligned)
-    kernel_b = sum(kernel_ns(part.b.tree) for part in aligned)
-    regions = [r for part in aligned for r in build(part.found, part.name, kernel_a, kernel_b)]
+    time_a = sum(work_time_ns(part.a.tree) for part in aligned)
+    time_b = sum(work_time_ns(part.b.tree) for part in aligned)
+    regions = [r for part in aligned for r in build(part.found, part.name, time_a, time_b)]
     missing_a, missing_b = note_missing(choice, side_a, side_b, notes)
     mark_missing(regions)
-    note_variation(aligned, notes)
-    coverage = coverage_of(regions, kernel_a, kernel_b)
+    note_variation(aligned, work_name(side_a.on_device), notes)
+    coverage = coverage_of(regions, time_a, time_b)
     note_coverage(coverage, notes)
     compared = Compared(
         a=ComparedSide(side_a, len(usable_a), energy_a, missing_a),

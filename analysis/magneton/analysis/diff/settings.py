@@ -20,7 +20,7 @@ class DiffSettings:
     Attributes:
         per: ``step``, ``sample`` or ``token``: what times are divided by.
         threshold_percent: difference from which a group of regions is a finding; above 0.
-        min_share_percent: least difference, in percent of the cheaper side's kernel time, that can be a finding; 0 to 100.
+        min_share_percent: least difference, in percent of the cheaper side's work time, that can be a finding; 0 to 100.
         skip_steps: leading steps left out on each side, at least 0; None judges by time.
         all_steps: leave out no step.
         rank: rank compared on both sides, at least 0; None takes the lowest that both have.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc
+from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc, work_name
 
 
 @dataclass
@@ -45,11 +45,6 @@ def count(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}" if value == round(value) else f"{value:.2f}"
 
 
-def work_name(document: DiffDocument) -> str:
-    """Return what the time is the time of."""
-    return "kernel time" if document.a.on_device else "operator time"
-
-
 def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
     """Return the tables of a report.
 
@@ -74,14 +69,14 @@ def statements(document: DiffDocument) -> list[str]:
     """Return what must be said beside the tables: coverage, findings, notes."""
     coverage = document.coverage
     lines = [
-        f"Aligned: {_share(coverage.a)} of A's {work_name(document)} and {_share(coverage.b)} of B's lie in regions that have a "
+        f"Aligned: {_share(coverage.a)} of A's {work_name(document.a.on_device)} and {_share(coverage.b)} of B's lie in regions that have a "
         f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). A pair counts "
         f"if it holds at most {100 * coverage.max_share:.0f} % of a side or is one operator on one side"
         + (f"; {coverage.n_coarse} do not." if coverage.n_coarse else ".")
     ]
     gate = (
         f"{document.settings['threshold_percent']:g} % or more and by at least "
-        f"{document.settings['min_share_percent']:g} % of the cheaper side's {work_name(document)}"
+        f"{document.settings['min_share_percent']:g} % of the cheaper side's {work_name(document.a.on_device)}"
     )
     if document.findings:
         verdicts = sorted({(f.verdict, f.reason) for f in document.findings})
@@ -132,7 +127,7 @@ def _side(letter: str, side: SideDoc) -> list[str]:
 def _totals(document: DiffDocument) -> Block:
     unit = document.comparison.unit
     names = {
-        "kernel_ns": work_name(document),
+        "time_ns": work_name(document.a.on_device),
         "share_ns": "device busy",
         "transfer_ns": "copies and memsets",
         "host_ns": f"host, per {unit}",
@@ -216,8 +211,8 @@ def _size(amount: Amount, other: Amount) -> float:
 
 
 def _groups(document: DiffDocument, top: int) -> Block:
-    differing = [g for g in document.groups if _size(g.kernel_ns, g.transfer_ns)]
-    ranked = sorted(differing, key=lambda g: (-_size(g.kernel_ns, g.transfer_ns), g.group_id))
+    differing = [g for g in document.groups if _size(g.time_ns, g.transfer_ns)]
+    ranked = sorted(differing, key=lambda g: (-_size(g.time_ns, g.transfer_ns), g.group_id))
     shown = ranked[:top] if top else ranked
     joules = bool(document.a.energy or document.b.energy)
     rows = [
@@ -226,9 +221,9 @@ def _groups(document: DiffDocument, top: int) -> Block:
             group.ops_a or _nothing(group, "a"),
             group.ops_b or _nothing(group, "b"),
             str(group.n_regions),
-            duration(_both(group.kernel_ns.a, group.transfer_ns.a)),
-            duration(_both(group.kernel_ns.b, group.transfer_ns.b)),
-            duration((group.kernel_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
+            duration(_both(group.time_ns.a, group.transfer_ns.a)),
+            duration(_both(group.time_ns.b, group.transfer_ns.b)),
+            duration((group.time_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
             *_joules(group, joules),
             " ".join(_remarks(group)) or "-",
         ]
@@ -293,10 +288,10 @@ def _rollup(document: DiffDocument, title: str, rows: list[RollupRow], top: int)
     text = [
         [
             row.name_a or "-" if row.name_a == row.name_b or not row.name_b else f"{row.name_a or '-'} | {row.name_b}",
-            duration(row.kernel_ns.a),
-            duration(row.kernel_ns.b),
-            duration(row.kernel_ns.delta, signed=True),
-            percent(row.kernel_ns.delta_percent),
+            duration(row.time_ns.a),
+            duration(row.time_ns.b),
+            duration(row.time_ns.delta, signed=True),
+            percent(row.time_ns.delta_percent),
             duration(row.transfer_ns.a) if row.transfer_ns.a or row.transfer_ns.b else "",
             duration(row.transfer_ns.b) if row.transfer_ns.a or row.transfer_ns.b else "",
         ]
@@ -306,4 +301,4 @@ def _rollup(document: DiffDocument, title: str, rows: list[RollupRow], top: int)
     if not any(line[5] for line in text):
         names, text = names[:5], [line[:5] for line in text]
     remark = None if len(shown) == len(rows) else f"{len(rows) - len(shown)} more in diff.json"
-    return Block(f"{title} ({work_name(document)})", names, text, right=set(names[1:]), wrap={"name"}, remark=remark)
+    return Block(f"{title} ({work_name(document.a.on_device)})", names, text, right=set(names[1:]), wrap={"name"}, remark=remark)
