@@ -95,7 +95,8 @@ def test_the_same_content_is_the_same_run(run: Run, trace: Path, tmp_path: Path)
         manifest = read_manifest(tmp_path / f"run{number}")
         ids.append(manifest.run_id)
         assert not (tmp_path / f"run{number}" / "raw").exists()
-        assert all(f.path is None for f in manifest.files if f.role == "primary")
+        (entry,) = [f for f in manifest.files if f.role == "primary"]
+        assert (entry.kept, entry.path) == (False, f"raw/profile/rank0/{path.name}")
     assert ids[0] == ids[1]
 
 
@@ -210,7 +211,7 @@ def recorded(trace: Path, tmp_path: Path) -> Path:
                 system=System("transformers", {"torch": "2.13.0"}),
                 workload=Workload(model="m", batch=4),
                 devices=[Device(name="CPU", kind="cpu")],
-                captures=[Capture("profile", "profile", file=trace.name, anchors=[ClockAnchor(1, "monotonic", 2)])],
+                captures=[Capture("profile", "profile", file=entry.path, anchors=[ClockAnchor(1, "monotonic", 2)])],
                 files=[entry],
                 notes=["a note"],
             ),

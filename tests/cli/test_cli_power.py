@@ -112,7 +112,9 @@ def test_dirty_rows_are_visible_in_sql(run, tmp_path):
         parts = ("n_kept", "n_merged", "n_ignored", "n_quarantined")
         assert capture["n_raw"] == sum(capture[p] for p in parts)
     sensors = read_manifest(target).sensors
-    assert [s["file"] for s in sensors] == ["power.csv", "smi.csv"] and sensors[1]["time_zone"] == "UTC"
+    assert [s["file"] for s in sensors] == ["raw/extra/power.csv", "raw/extra/smi.csv"] and sensors[1][
+        "time_zone"
+    ] == "UTC"
     assert sorted(f.path for f in read_manifest(target).files if "extra" in (f.path or "")) == [
         "raw/extra/power.csv",
         "raw/extra/smi.csv",

@@ -14,7 +14,7 @@ import pytest
 from tests.support.small_recording import rows, small_tables, write_recording
 
 from magneton.analysis.query import Recordings
-from magneton.schemas import errors, parquet, versions
+from magneton.schemas import errors, manifest, parquet, versions
 from magneton.schemas.parquet import TABLES, file_schema, inspect_file, read_table, write_table
 from magneton.schemas.versions import TABLE_KEY, VERSION_KEY
 
@@ -144,26 +144,22 @@ def test_older_tables_are_upgraded_step_by_step(tmp_path: Path, monkeypatch: pyt
     """Two invented versions ahead: what this release writes is then two behind, and still opens beside a new one."""
     old = write_recording(tmp_path / "old", small_tables(), label="old")
 
-    def rename(name: str, table: pa.Table) -> pa.Table:
-        return table.append_column("step2", pa.array(["x"] * table.num_rows)) if name == "kernels" else table
+    def add(table: pa.Table, path: Path) -> pa.Table:
+        return table.append_column("added", pa.array(["x"] * table.num_rows))
 
-    def mark(name: str, table: pa.Table) -> pa.Table:
-        if name != "kernels":
-            return table
-        assert "step2" in table.column_names, "update_to_3 runs after update_to_2"
+    def mark(table: pa.Table, path: Path) -> pa.Table:
+        assert "added" in table.column_names, "the steps run in order"
         index = table.schema.get_field_index("kernel_class")
-        return table.drop_columns(["step2"]).set_column(index, "kernel_class", pa.array(["upgraded"] * table.num_rows))
+        return table.drop_columns(["added"]).set_column(index, "kernel_class", pa.array(["upgraded"] * table.num_rows))
 
-    steps = {2: rename, 3: mark}
-    for version, step in steps.items():
-        monkeypatch.setitem(versions.TABLE_STEPS, version, step)
+    now = versions.SCHEMA_VERSION
+    for version, step in ((now + 1, add), (now + 2, mark)):
+        monkeypatch.setitem(versions.TABLE_STEPS, version, {"kernels": step})
         monkeypatch.setitem(versions.MANIFEST_STEPS, version, lambda document: document)
-    monkeypatch.setattr(parquet, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr("magneton.analysis.query.SCHEMA_VERSION", 3)
-    monkeypatch.setattr(versions, "SCHEMA_VERSION", 3)
-    monkeypatch.setattr("magneton.schemas.manifest.SCHEMA_VERSION", 3)
+    for module in (parquet, versions, manifest):
+        monkeypatch.setattr(module, "SCHEMA_VERSION", now + 2)
     new = write_recording(tmp_path / "new", small_tables(), label="new")
-    assert pq.read_schema(new / "tables" / "kernels.parquet").metadata[VERSION_KEY] == b"3"
+    assert pq.read_schema(new / "tables" / "kernels.parquet").metadata[VERSION_KEY] == str(now + 2).encode()
     with Recordings([old, new]) as opened:
         found = opened.query(
             "SELECT run, kernel_class, count(*)::BIGINT AS n FROM kernels WHERE category = 'kernel' GROUP BY ALL ORDER BY ALL"

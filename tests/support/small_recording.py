@@ -37,7 +37,9 @@ def write_recording(
             run_id=run,
             label=label,
             workload=Workload(model="tiny", batch=2),
-            captures=[Capture(name="profile", kind="profile", source_format="kineto", file="tiny.json")],
+            captures=[
+                Capture(name="profile", kind="profile", source_format="kineto", file="raw/profile/rank0/tiny.json")
+            ],
         ),
     )
     return directory

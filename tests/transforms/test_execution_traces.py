@@ -73,7 +73,7 @@ def test_tensors_reach_the_operators_of_the_trace(tmp_path: Path, ids: bool) -> 
     assert (capture["source_format"], capture["n_raw"]) == ("kineto", 4)
     said = json.loads(capture["metadata"])["execution_trace"]
     assert said["joined_by"] == ("record_function_id" if ids else "thread_order")
-    assert (said["calls"], said["joined"], said["file"]) == (4, 4, "et.json")
+    assert (said["calls"], said["joined"], said["file"]) == (4, 4, "raw/profile/rank0/et.json")
     assert [row["record_function_id"] for row in tables(tmp_path / "run", "ops")[0]] == [10, 11, 12, 13]
     assert {f.path for f in manifest.files if f.role == "primary"} == {
         "raw/profile/rank0/t.json",
@@ -110,7 +110,7 @@ def test_ranks_with_equal_calls_are_told_apart_by_their_process(tmp_path: Path) 
     normalize([folder], tmp_path / "run")
     captures = tables(tmp_path / "run", "captures")[0]
     said = {row["rank"]: json.loads(row["metadata"])["execution_trace"]["file"] for row in captures}
-    assert said == {0: "et_b.json", 1: "et_a.json"}
+    assert said == {0: "raw/profile/rank0/et_b.json", 1: "raw/profile/rank1/et_a.json"}
 
 
 def test_alone_it_is_a_capture_of_its_own(tmp_path: Path) -> None:

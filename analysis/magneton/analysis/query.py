@@ -36,7 +36,6 @@ from magneton.schemas.errors import (
 )
 from magneton.schemas.parquet import inspect_file, read_table
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.versions import SCHEMA_VERSION
 from magneton.schemas.views.columns import DIFF_COLUMN, RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
 
@@ -315,7 +314,7 @@ def _source(table: Table, leading: Column, places: Sequence[tuple[str, Path]]) -
         path = directory / f"{table.name}.parquet"
         if not path.exists():
             continue
-        if inspect_file(path, table.name) == SCHEMA_VERSION:
+        if inspect_file(path, table.name):
             paths.append(str(path.absolute()))
             names.append(ds.field(leading.name) == ds.scalar(place))
         else:

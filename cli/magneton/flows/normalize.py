@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 from magneton.flows.extras import ExtraFiles, read_extras
-from magneton.schemas.errors import ChecksumError, InputFormatError, InputNotFoundError, UnsafeArchiveError, UsageError
+from magneton.schemas.errors import (
+    ClockAlignmentError,
+    InputFormatError,
+    InputNotFoundError,
+    LimitExceededError,
+    RankError,
+    SchemaVersionError,
+    UnsafeArchiveError,
+    UsageError,
+)
 from magneton.schemas.ids import sha256_file
-from magneton.schemas.manifest import MANIFEST_NAME, FileEntry, Manifest, System, read_manifest, write_manifest
+from magneton.schemas.leftovers import put_back
+from magneton.schemas.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
+from magneton.schemas.raw_paths import capture_folder, extra_folder
 from magneton.transforms import normalize as transform
 from magneton.transforms.job import NormalizeOptions
 from magneton.transforms.power.join import ENTRY_KIND, KIND, PowerInput, open_power, options_of
 from magneton.transforms.power.registry import find_format
+from magneton.transforms.recorded.known import Known, changed
 from magneton.transforms.recorded.tables import TABLES, RecordedTable
 from magneton.transforms.recorded.values import KIND as VALUES
 from magneton.transforms.recorded.values import ValuesInput
@@ -55,6 +68,9 @@ def normalize(
     extras = extras or ExtraFiles()
     if keep_raw is not None:
         options = dataclasses.replace(options, keep_raw=keep_raw)
+    for path in inputs:
+        if not path.exists():
+            put_back(path, MANIFEST_NAME)
     recorded = [path for path in inputs if (path / MANIFEST_NAME).is_file()]
     if not recorded:
         return transform.normalize(inputs, out, options, capture_traces=capture_traces, extra=read_extras(extras))
@@ -67,132 +83,140 @@ def _again(
     recording: Path, out: Path, options: NormalizeOptions, capture_traces: Sequence[Path], extras: ExtraFiles
 ) -> Manifest:
     known = read_manifest(recording)
-    raw = [(entry, _raw_file(recording, entry)) for entry in known.files if entry.role != "derived" and entry.path]
+    inputs = [entry for entry in known.files if entry.role == "primary"]
+    for entry in inputs:
+        if not entry.kept:
+            raise InputFormatError(
+                f"keeps no copy of {entry.path}", path=recording, remedy="normalise the trace it was made from"
+            )
+    raw = {entry.path: (entry, _raw_file(recording, entry)) for entry in inputs}
     if out.exists() and recording.samefile(out):
-        lost = [entry.name for entry, _ in raw if not options.keep_raw or entry.role != "primary"]
+        lost = [e.name for e in known.files if e.role != "derived" and not (options.keep_raw and e.role == "primary")]
         if lost:
             raise UsageError(f"would lose {lost[0]}", path=out, remedy="choose another output")
-    kinds = {capture.file: capture.kind for capture in known.captures}
-    traces: dict[str, list[Path]] = {"profile": [], "graph_capture": list(capture_traces)}
-    values = _values_again(recording, known)
-    recorded = _recorded_again(known, raw)
-    ours = {path for item in values for path in item.files()} | {item.path for item in recorded}
-    power = _power_again(known, [pair for pair in raw if pair[1] not in ours])
-    logs = {item.path for item in power}
-    others = [path for entry, path in raw if _is_extra(entry) and path not in logs]
-    for entry, path in raw:
-        kind = kinds.get(entry.name, "profile")
-        taken = path in logs or path in others or path in ours
-        if entry.role == "primary" and kind in traces and not taken:
-            traces[kind].append(path)
-    if not traces["profile"] and not (power or values or recorded):
-        raise InputFormatError(
-            "keeps no trace of its own", path=recording, remedy="normalise the trace it was made from"
+    entries = {path: entry for entry, path in raw.values()}
+    with _refused_when_changed(entries):
+        read = _read_again(known, raw)
+        traces, captured = _traces(known, raw, read)
+        taken = {*traces, *captured, *read.paths()}
+        if not traces and not (read.power or read.values or read.recorded):
+            raise InputFormatError(
+                "keeps no trace of its own", path=recording, remedy="normalise the trace it was made from"
+            )
+        return transform.normalize(
+            traces,
+            out,
+            dataclasses.replace(options, label=options.label or known.label),
+            capture_traces=[*captured, *capture_traces],
+            extra=read_extras(
+                extras,
+                {
+                    "power": read.power,
+                    "values": read.values,
+                    "recorded": read.recorded,
+                    "workload": known.workload,
+                    # Results of benchmarks, and logs in formats that nothing here reads: they stay in the recording.
+                    "files": [path for path in entries if path not in taken],
+                    "sensors": [s for s in known.sensors if s.get("kind") != ENTRY_KIND],
+                    "notes": known.notes,
+                    "known": Known(known, entries),
+                },
+            ),
         )
-    manifest = transform.normalize(
-        traces["profile"],
-        out,
-        dataclasses.replace(options, label=options.label or known.label),
-        capture_traces=traces["graph_capture"],
-        extra=read_extras(
-            extras,
-            {
-                "power": power,
-                "values": values,
-                "recorded": recorded,
-                "workload": known.workload,
-                "files": others,
-                "sensors": [s for s in known.sensors if s.get("kind") != ENTRY_KIND],
-                "notes": known.notes,
-            },
-        ),
-    )
-    _carry_over(known, manifest)
-    write_manifest(out, manifest)
-    return manifest
+
+
+_Raw = Mapping[str, tuple[FileEntry, Path]]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Read:
+    """The raw files of a recording that are not traces."""
+
+    power: list[PowerInput]
+    values: list[ValuesInput]
+    recorded: list[RecordedTable]
+
+    def paths(self) -> set[Path]:
+        """Return where the files lie."""
+        tables = {path for item in self.values for path in item.files()} | {item.path for item in self.recorded}
+        return tables | {log.path for log in self.power}
+
+
+@contextlib.contextmanager
+def _refused_when_changed(entries: Mapping[Path, FileEntry]) -> Iterator[None]:
+    """Say of a file that cannot be read that it is not the recorded one, where that is so.
+
+    Files are hashed while they are read. A file that was damaged may be refused before its end is reached.
+    """
+    try:
+        yield
+    except (InputFormatError, SchemaVersionError, LimitExceededError, ClockAlignmentError, RankError) as error:
+        for path, entry in entries.items():
+            if path.is_file() and sha256_file(path) != entry.sha256:
+                raise changed(path) from error
+        raise
+
+
+def _traces(known: Manifest, raw: _Raw, read: _Read) -> tuple[list[Path], list[Path]]:
+    """Return the traces of a recording, and those taken while GPU graphs were captured.
+
+    A file that is no capture's own, and was not given beside the traces, is an execution trace.
+    """
+    kinds = {capture.file: capture.kind for capture in known.captures}
+    others = read.paths()
+    traces: dict[str, list[Path]] = {"profile": [], "graph_capture": []}
+    for entry, path in raw.values():
+        kind = kinds.get(entry.path, "other" if _is_extra(entry) else "profile")
+        if kind in traces and path not in others:
+            traces[kind].append(path)
+    return traces["profile"], traces["graph_capture"]
 
 
 def _is_extra(entry: FileEntry) -> bool:
     """Say whether a raw file was given beside the traces."""
-    return PurePosixPath(entry.path or "").parts[:2] == ("raw", "extra")
+    return PurePosixPath(entry.path).is_relative_to(extra_folder())
 
 
-def _power_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list[PowerInput]:
-    """Read the power logs of a recording once more, the way they were read."""
-    inputs = []
-    unread = [(entry, path) for entry, path in raw if entry.role == "primary"]
+def _read_again(known: Manifest, raw: _Raw) -> _Read:
+    """Open power logs the way they were read, and find the tables that recorders left."""
+    power, values = [], []
     for capture in known.captures:
-        if capture.kind != KIND:
+        entry, path = raw.get(capture.file or "", (None, None))
+        if entry is None or path is None:
             continue
-        # Files of several ranks or repeats have one name; each lies in the folder of its capture.
-        own = (capture.name, f"rank{capture.rank}")
-        named = [pair for pair in unread if pair[0].name == capture.file]
-        named.sort(key=lambda pair: PurePosixPath(pair[0].path or "").parts[1:3] != own)
-        found = next(iter(named), None)
-        if found is not None and find_format(found[1]) is not None:
-            unread.remove(found)
-            recorded = None if _is_extra(found[0]) else capture
-            options = options_of(known.sensors, capture.file)
-            inputs.append(open_power(found[1], options, capture.anchors, recorded))
-    return inputs
-
-
-def _values_again(recording: Path, known: Manifest) -> list[ValuesInput]:
-    """Return the values captures of a recording, as its recorder left them."""
-    return [
-        ValuesInput(
-            recording / "raw" / VALUES / f"rank{capture.rank}" / (capture.input_id or "0"),
-            rank=capture.rank,
-            input_id=capture.input_id,
-            incomplete=capture.incomplete,
-        )
-        for capture in known.captures
-        if capture.kind == VALUES
-    ]
+        if capture.kind == VALUES:
+            values.append(ValuesInput(path.parent, capture.rank, capture.input_id, capture.incomplete))
+        elif capture.kind == KIND and find_format(path) is not None:
+            recorded = None if _is_extra(entry) else capture
+            power.append(open_power(path, options_of(known.sensors, entry.path), capture.anchors, recorded))
+    ours = {path for item in values for path in item.files()} | {item.path for item in power}
+    unlisted = ours - {path for _, path in raw.values()}
+    if unlisted:
+        raise InputFormatError("is not listed in the manifest of its recording", path=min(unlisted))
+    return _Read(power, values, _recorded_again(known, [pair for pair in raw.values() if pair[1] not in ours]))
 
 
 def _recorded_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list[RecordedTable]:
     """Return the tables that a recorder left beside its captures, each with the capture whose folder it lies in."""
     found = []
     for entry, path in raw:
-        parts = PurePosixPath(entry.path or "").parts
         table = entry.name.removesuffix(".parquet")
-        if len(parts) != 4 or parts[0] != "raw" or table not in TABLES or entry.name == table:
+        if table not in TABLES or entry.name == table:
             continue
-        of = [c for c in known.captures if (c.name, f"rank{c.rank}") == parts[1:3]]
+        folder = str(PurePosixPath(entry.path).parent)
+        of = [c for c in known.captures if capture_folder(c.name, c.rank) == folder]
         if of:
-            own = next((c for c in of if c.file == entry.name), None)
+            own = next((c for c in of if c.file == entry.path), None)
             found.append(RecordedTable(path, table, own or of[0], known=own is None))
     return found
 
 
 def _raw_file(recording: Path, entry: FileEntry) -> Path:
-    """Return where a file of a recording lies, once it is sure to lie inside and to be the one that is stated."""
-    stated = PurePosixPath(entry.path or "")
+    """Return where a file of a recording lies, once it is sure to lie inside."""
+    stated = PurePosixPath(entry.path)
     path = recording / stated
     if stated.is_absolute() or ".." in stated.parts or not path.resolve().is_relative_to(recording.resolve()):
         raise UnsafeArchiveError(f"names a file outside of itself: {entry.path}", path=recording / MANIFEST_NAME)
     if not path.is_file():
         raise InputNotFoundError("is named by the manifest and not there", path=path)
-    if sha256_file(path) != entry.sha256:
-        raise ChecksumError(
-            "does not have the hash its manifest states", path=path, remedy="copy or unpack the recording again"
-        )
     return path
-
-
-def _carry_over(known: Manifest, manifest: Manifest) -> None:
-    """Complete a manifest made from traces by what the recorder knew and traces do not say."""
-    manifest.system = System(
-        name=known.system.name or manifest.system.name,
-        versions=dict(sorted((manifest.system.versions | known.system.versions).items())),
-    )
-    listed = {(d.kind, d.index) for d in known.devices}
-    manifest.devices = known.devices + [d for d in manifest.devices if (d.kind, d.index) not in listed]
-    before = {(c.kind, c.rank, c.input_id): c for c in known.captures if c.kind != KIND}
-    for capture in manifest.captures:
-        earlier = before.get((capture.kind, capture.rank, capture.input_id))
-        if earlier is not None:
-            capture.anchors = earlier.anchors
-            capture.incomplete = capture.incomplete or earlier.incomplete
-    manifest.incomplete = manifest.incomplete or known.incomplete

@@ -270,8 +270,8 @@ def read_diff(path: Path) -> DiffDocument:
         SchemaVersionError: no version, one this release does not read, or not a diff.
     """
     file = path / DIFF_NAME if path.is_dir() else path
-    document = upgrade_document(decode_json(file), DIFF_STEPS, file)
+    document = decode_json(file)
     try:
-        return msgspec.convert(document, DiffDocument)
+        return msgspec.convert(upgrade_document(document, DIFF_STEPS, file), DiffDocument)
     except msgspec.ValidationError as error:
         raise SchemaVersionError(f"is not a diff: {error}", path=file) from error

@@ -67,7 +67,17 @@ Conventions:
 * Every column may be NULL unless marked *required*. A column missing from a file reads as NULL, unless it is required.
 * Parquet files carry the version in their key-value metadata under `{VERSION_KEY.decode()}` and the table's name under
   `{TABLE_KEY.decode()}`; JSON documents carry `schema_version`.
-* Directories are built aside and put in place in one step; a reader sees the old one or the new one.
+* A file of a recording is named by its path relative to the manifest, for example `raw/profile/rank0/trace.json.gz`. No
+  two files have one path. A second input of the same name gets a folder of its own: `raw/profile/rank0/2/trace.json.gz`.
+  An input that was not kept has a path too; its entry in `files` says `"kept": false`.
+* Directories are built aside and put in place in one step; a reader sees the old one or the new one. A process that is
+  killed may leave a hidden directory `.magneton-staging-...` beside its output. The next run with the same output removes it.
+
+Versions:
+
+* 2: files are named by their paths in the recording (`captures.file` and `quarantine.file` of the tables; `captures`,
+  `sensors` and `files` of the manifest). `files` has `kept`.
+* 1: files were named by bare names, and `path` was NULL for an input that was not kept.
 """
 
 

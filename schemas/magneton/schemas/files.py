@@ -9,13 +9,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from magneton.schemas import leftovers
 from magneton.schemas.errors import InputNotFoundError, OutputExistsError
-
-_MARK = ".magneton-"
+from magneton.schemas.exchange import exchange
 
 
 def _sibling(path: Path, what: str) -> Path:
-    return path.with_name(f"{_MARK}{what}-{secrets.token_hex(6)}")
+    return path.with_name(f"{leftovers.MARK}{what}-{secrets.token_hex(6)}")
 
 
 def atomic_write(path: Path, data: bytes | str) -> None:
@@ -71,6 +71,10 @@ def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> It
     exit the file called ``last`` (the manifest) must exist in it; the staging directory then takes the place of
     ``target``. On an exception it is removed and an earlier ``target`` stays as it was.
 
+    A process that is killed leaves its staging directory. The next publication to the same ``target`` removes it. Where the
+    file system cannot exchange two directories in one step, a kill may also leave the earlier output moved aside; the next
+    publication then puts it back first.
+
     Args:
         target: directory to publish.
         last: name of the file that makes the directory valid.
@@ -80,6 +84,28 @@ def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> It
         OutputExistsError: ``target`` exists and may not be replaced.
         InputNotFoundError: the parent of ``target`` cannot be created or written to.
     """
+    leftovers.tidy(target, last)
+    _refuse_occupied(target, last, overwrite=overwrite)
+    with contextlib.ExitStack() as stack:
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            staging = stack.enter_context(leftovers.staging_directory(target))
+        except OSError as error:
+            raise InputNotFoundError(f"cannot create it: {error.strerror}", path=target) from error
+        try:
+            yield staging
+            if not (staging / last).is_file():
+                raise RuntimeError(f"{last} was not written")
+            # Another program may have written to the same place while this one ran.
+            _refuse_occupied(target, last, overwrite=overwrite)
+            _put_in_place(staging, target)
+        except BaseException:
+            shutil.rmtree(staging, ignore_errors=True)
+            raise
+
+
+def _refuse_occupied(target: Path, last: str, *, overwrite: bool) -> None:
+    """Raise ``OutputExistsError`` where something lies that may not be replaced."""
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise OutputExistsError("exists and is not a directory", path=target, remedy="choose another output")
     occupied = target.is_dir() and any(target.iterdir())
@@ -89,28 +115,23 @@ def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> It
         raise OutputExistsError(
             f"exists and is not ours (no {last} in it)", path=target, remedy="choose another output or remove it"
         )
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        staging = _sibling(target, "staging")
-        staging.mkdir()
-    except OSError as error:
-        raise InputNotFoundError(f"cannot create it: {error.strerror}", path=target) from error
-    try:
-        yield staging
-        if not (staging / last).is_file():
-            raise RuntimeError(f"{last} was not written")
-        old = None
-        if target.exists():
-            old = _sibling(target, "old")
-            target.rename(old)
+
+
+def _put_in_place(staging: Path, target: Path) -> None:
+    """Let a complete directory take the place of ``target``; what was there before is removed."""
+    if not target.exists():
+        staging.rename(target)
+    elif exchange(staging, target):
+        # The earlier output lies at the staging path now.
+        shutil.rmtree(staging, ignore_errors=True)
+    else:
+        old = leftovers.old_directory(target)
+        target.rename(old)
         try:
             staging.rename(target)
         except BaseException:
-            if old is not None:
+            # It is back already where a reader found it moved aside.
+            with contextlib.suppress(FileNotFoundError):
                 old.rename(target)
             raise
-        if old is not None:
-            shutil.rmtree(old)
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
+        shutil.rmtree(old, ignore_errors=True)

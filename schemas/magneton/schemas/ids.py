@@ -18,6 +18,16 @@ def sha256_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def sha256_copy(source: Path, target: Path) -> str:
+    """Copy a file and return its SHA-256; the file is read once, in pieces of 1 MiB."""
+    digest = hashlib.sha256()
+    with source.open("rb") as stream, target.open("wb") as copy:
+        while chunk := stream.read(_CHUNK):
+            digest.update(chunk)
+            copy.write(chunk)
+    return digest.hexdigest()
+
+
 def run_id(primary_hashes: Iterable[str]) -> str:
     """Return ``r`` + 16 hex digits over the sorted SHA-256 hashes of a run's primary files.
 

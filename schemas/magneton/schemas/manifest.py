@@ -15,17 +15,20 @@ MANIFEST_NAME = "manifest.json"
 
 
 class FileEntry(msgspec.Struct, omit_defaults=True):
-    """A file of the recording, by path relative to the manifest.
+    """A file of the recording.
 
-    ``role`` is ``primary`` (enters the run id), ``auxiliary`` or ``derived`` (tables, may be rebuilt). ``path`` is NULL for
-    an input that was read where it lay and not kept; ``name`` is then all that is known of where it came from.
+    ``path`` says which: relative to the manifest, and no two files have one path. Example:
+    ``raw/profile/rank0/trace.json.gz``. ``name`` is what the file was called where it came from. ``role`` is ``primary``
+    (enters the run id), ``auxiliary`` or ``derived`` (tables, may be rebuilt). ``kept`` is FALSE for an input that was read
+    where it lay; ``path`` is then where a copy would lie.
     """
 
     name: str
     sha256: str
     size_bytes: int
+    path: str
     role: str = "primary"
-    path: str | None = None
+    kept: bool = True
 
 
 class ClockAnchor(msgspec.Struct, omit_defaults=True):
@@ -37,7 +40,7 @@ class ClockAnchor(msgspec.Struct, omit_defaults=True):
 
 
 class Capture(msgspec.Struct, omit_defaults=True):
-    """One execution: the files it left, per rank."""
+    """One execution: the files it left, per rank. ``file`` is the ``path`` of the file that was read for it."""
 
     name: str
     kind: str
@@ -138,8 +141,8 @@ def read_manifest(directory: Path) -> Manifest:
         SchemaVersionError: no version, or one this release does not read.
     """
     path = directory / MANIFEST_NAME
-    document = upgrade_document(decode_json(path), MANIFEST_STEPS, path)
+    document = decode_json(path)
     try:
-        return msgspec.convert(document, Manifest)
+        return msgspec.convert(upgrade_document(document, MANIFEST_STEPS, path), Manifest)
     except msgspec.ValidationError as error:
         raise SchemaVersionError(f"is not a manifest: {error}", path=path) from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,7 +14,15 @@ from magneton.schemas.columns import Column, Table
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError, TruncatedInputError
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.versions import SCHEMA_VERSION, TABLE_KEY, TABLE_STEPS, VERSION_KEY, TableStep, parse_version
+from magneton.schemas.versions import (
+    SCHEMA_VERSION,
+    TABLE_KEY,
+    TABLE_STEPS,
+    VERSION_KEY,
+    TableSteps,
+    parse_version,
+    table_steps,
+)
 
 TABLES: dict[str, Table] = RUN_TABLES | DIFF_TABLES
 
@@ -128,7 +136,7 @@ def read_table(
     name: str,
     *,
     columns: list[str] | None = None,
-    steps: Mapping[int, TableStep] = TABLE_STEPS,
+    steps: TableSteps = TABLE_STEPS,
     newest: int | None = None,
 ) -> pa.Table:
     """Read one of our tables, of this version or an older one.
@@ -139,7 +147,7 @@ def read_table(
         path: Parquet file.
         name: table it must hold.
         columns: columns wanted (default: all of the schema).
-        steps: upgrade steps by the version they lead to.
+        steps: upgrade steps by the version they lead to and by table.
         newest: newest readable version (default: this release's).
 
     Raises:
@@ -150,17 +158,18 @@ def read_table(
     newest = SCHEMA_VERSION if newest is None else newest
     with open_parquet(path) as source:
         version = _stated_version(source.schema_arrow, table, path, newest)
+        updates = table_steps(name, version, newest, steps)
         try:
             # An upgrade may need columns that are not asked for.
-            data = source.read(columns=columns if version == newest else None)
+            data = source.read(columns=None if updates else columns)
         except (pa.ArrowInvalid, OSError) as error:
             raise InputFormatError(f"cannot be read: {error}", path=path) from error
-    for step in range(version + 1, newest + 1):
-        data = steps[step](name, data)
+    for update in updates:
+        data = update(data, path)
     return _checked(table, data, path, columns)
 
 
-def inspect_file(path: Path, name: str, *, newest: int | None = None) -> int:
+def inspect_file(path: Path, name: str, *, newest: int | None = None) -> bool:
     """Check one of our files by its footer alone, without reading rows.
 
     Args:
@@ -169,8 +178,8 @@ def inspect_file(path: Path, name: str, *, newest: int | None = None) -> int:
         newest: newest readable version (default: this release's).
 
     Returns:
-        The schema version of the file. Columns are checked only when it is the newest: an older file may differ, and
-        ``read_table`` checks it after upgrading.
+        Whether the file can be read as it is. FALSE: it is of an older version in which the table differs; its columns
+        are not checked here, and ``read_table`` checks them after the upgrade.
 
     Raises:
         SchemaVersionError: no or wrong version, a required column missing, or a column of another type.
@@ -181,10 +190,11 @@ def inspect_file(path: Path, name: str, *, newest: int | None = None) -> int:
     with open_parquet(path) as source:
         schema = source.schema_arrow
     version = _stated_version(schema, TABLES[name], path, newest)
-    if version == newest:
-        for column in TABLES[name].columns:
-            _fits(TABLES[name], column, schema, path)
-    return version
+    if table_steps(name, version, newest, TABLE_STEPS):
+        return False
+    for column in TABLES[name].columns:
+        _fits(TABLES[name], column, schema, path)
+    return True
 
 
 def _stated_version(schema: pa.Schema, table: Table, path: Path, newest: int) -> int:

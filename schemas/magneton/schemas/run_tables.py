@@ -39,7 +39,7 @@ CAPTURES = event_table(
     Column("kind", STRING, "`energy`, `profile`, `values`, `branches` or `graph_capture`"),
     Column("source_format", STRING, "format of the input, e.g. `kineto`"),
     Column("framework", STRING, "system that ran, as far as the input says"),
-    Column("file", STRING, "name of the input file"),
+    Column("file", STRING, "input file, by its path in the recording: `files.path` of the manifest"),
     Column("base_unix_ns", INT, "Unix time of `ts_ns = 0`; NULL when the input has no absolute time", "ns"),
     Column("clock", STRING, "clock of the time stamps: `realtime`, `monotonic`, `boottime`, `session` or NULL"),
     Column("world_size", INT, "number of ranks of the job, as far as the input says"),
@@ -312,7 +312,7 @@ QUARANTINE = plain_table(
     "quarantine",
     "One input event that could not be used, with the reason. It contributes to no total.",
     Column("reason", STRING, "stable code, see `docs/formats.md`"),
-    Column("file", STRING, "name of the input file"),
+    Column("file", STRING, "input file, by its path in the recording: `files.path` of the manifest"),
     Column("position", INT, "0-based position in the input's event list"),
     Column("raw", STRING, "the event as written, cut to 2,000 characters, invalid bytes replaced"),
 )

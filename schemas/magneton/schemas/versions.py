@@ -1,30 +1,36 @@
 """One version number for everything we write, and the steps that bring older files up to it.
 
-A version-N reader opens any older version by applying ``update_to_<k>`` for k = old+1 .. N, refuses a newer one by
-name, and refuses a file that states none. A step is a plain function on an Arrow table (or on a decoded document)
-registered below under the version it leads to.
+A version-N reader opens any older version by applying the steps to k = old+1 .. N, refuses a newer one by name, and
+refuses a file that states none. The steps to one version live in one module, for example ``update_to_2``, and are
+registered below under the version they lead to. A step is a plain function:
+
+* on a decoded document: ``step(document) -> document``;
+* on an Arrow table: ``step(table, path) -> table``. ``path`` is the file it was read from, for a step that needs the manifest
+  beside it. Tables that a version did not change have no step to it, and are read like new ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from magneton.schemas import update_to_2
 from magneton.schemas.errors import SchemaVersionError
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 OLDEST_READABLE = 1
 VERSION_KEY = b"magneton.schema_version"
 TABLE_KEY = b"magneton.table"
 
-TableStep = Callable[[str, Any], Any]
+TableStep = Callable[[Any, Path], Any]
 DocumentStep = Callable[[dict[str, Any]], dict[str, Any]]
+# version -> table name -> step
+TableSteps = Mapping[int, Mapping[str, TableStep]]
 
-# version -> step(table name, Arrow table) -> Arrow table of that version
-TABLE_STEPS: dict[int, TableStep] = {}
-# version -> step(document) -> document of that version
-MANIFEST_STEPS: dict[int, DocumentStep] = {}
-DIFF_STEPS: dict[int, DocumentStep] = {}
+TABLE_STEPS: dict[int, Mapping[str, TableStep]] = {2: update_to_2.TABLES}
+MANIFEST_STEPS: dict[int, DocumentStep] = {2: update_to_2.update_manifest}
+DIFF_STEPS: dict[int, DocumentStep] = {2: update_to_2.update_diff}
 
 
 def supported() -> str:
@@ -82,3 +88,8 @@ def upgrade_document(
     for step in range(version + 1, newest + 1):
         document = {**steps[step](document), "schema_version": step}
     return document
+
+
+def table_steps(name: str, version: int, newest: int, steps: TableSteps) -> list[TableStep]:
+    """Return the steps that bring a table of an older version up to the newest, in order; none where nothing changed."""
+    return [steps[step][name] for step in range(version + 1, newest + 1) if name in steps[step]]

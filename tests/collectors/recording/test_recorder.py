@@ -83,7 +83,7 @@ def test_a_recording_has_the_layout_and_the_manifest_of_the_design(tmp_path: Pat
     assert (entry.role, entry.sha256, entry.size_bytes) == ("primary", sha256_file(file), file.stat().st_size)
     assert manifest.run_id == run_id([entry.sha256])
     (capture,) = manifest.captures
-    assert (capture.name, capture.kind, capture.rank, capture.file) == ("profile", "profile", 3, entry.name)
+    assert (capture.name, capture.kind, capture.rank, capture.file) == ("profile", "profile", 3, entry.path)
     assert capture.source_format == "kineto"
     clocks = [anchor.clock for anchor in capture.anchors]
     assert "monotonic" in clocks

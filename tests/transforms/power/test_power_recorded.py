@@ -138,10 +138,9 @@ def test_readings_share_the_time_line_of_the_trace_of_another_execution(tmp_path
     writer = RecordingWriter(tmp_path / "raw", label="both")
     with sample(writer.raw_directory("energy", 0), ["nvml"]) as sampler:
         time.sleep(0.3)
-    (writer.raw_directory("profile", 0) / "torch.pt.trace.json").write_bytes(trace.read_bytes())
-    profile = Capture(
-        name="profile", kind="profile", source_format="kineto", file="torch.pt.trace.json", anchors=anchors
-    )
+    left = writer.raw_directory("profile", 0) / "torch.pt.trace.json"
+    left.write_bytes(trace.read_bytes())
+    profile = Capture(name="profile", kind="profile", source_format="kineto", file=str(left), anchors=anchors)
     writer.publish([profile, *sampler.captures()], system=System(), workload=Workload(), devices=[])
     normalize([tmp_path / "raw"], tmp_path / "run")
     tables = tmp_path / "run" / "tables"
@@ -187,7 +186,10 @@ def test_a_meter_of_its_own_is_a_capture_beside_the_sensors(tmp_path):
     for source, target in (("raw", "once"), ("once", "again")):
         normalize([tmp_path / source], tmp_path / target)
         captures = read_manifest(tmp_path / target).captures
-        assert [(c.name, c.file) for c in captures] == [("energy", "power.parquet"), ("energy-2", "meter.csv")]
+        assert [(c.name, c.file) for c in captures] == [
+            ("energy", "raw/energy/rank0/power.parquet"),
+            ("energy-2", "raw/energy/rank0/meter.csv"),
+        ]
         power = read_table(tmp_path / target / "tables" / "power.parquet", "power")
         times = [r["ts_ns"] for r in power.to_pylist() if r["device_kind"] == "gpu"]
         over = Window(min(times) + 50_000_000, min(times) + 250_000_000)

@@ -48,7 +48,7 @@ def join_execution_traces(files: Sequence[CaptureFile]) -> list[tuple[CaptureFil
         files: files that were read. Without any trace among them, execution traces are captures of their own.
 
     Returns:
-        Pairs of an execution trace and its trace. The former have no stage any more.
+        Pairs of an execution trace and its trace. The former have no stage any more, and ``said`` where they have joined.
     """
     profiles = [f for f in files if f.kind == "profile" and f.stage is not None]
     lone = [f for f in profiles if f.stage is not None and f.stage.info.source_format == CHAKRA]
@@ -67,7 +67,7 @@ def join_execution_traces(files: Sequence[CaptureFile]) -> list[tuple[CaptureFil
                     f"{file.path.name} has the calls of none of the traces: it was left out",
                 )
             else:
-                _move(file, file.stage, trace.stage, match)
+                file.said = _move(file, file.stage, trace.stage, match)
             for kind in ("ops", "annotations", "uses"):
                 file.stage.drop(kind)
         file.stage = None
@@ -170,7 +170,8 @@ def _places(text: bytes, part: bytes, width: int) -> list[int]:
     return places
 
 
-def _move(file: CaptureFile, source: Stage, target: Stage, match: _Match) -> None:
+def _move(file: CaptureFile, source: Stage, target: Stage, match: _Match) -> dict[str, Any]:
+    """Move tensors to a trace; return what its metadata says of that from now on."""
     if not match.stated:
         target.assign(
             "ops",
@@ -182,9 +183,8 @@ def _move(file: CaptureFile, source: Stage, target: Stage, match: _Match) -> Non
     for rows in source.batches("uses", order=None):
         known = np.isin(rows["record_function_id"], match.record_function_id)
         target.add("uses", {name: values[known] for name, values in rows.items()})
-    target.info.metadata["execution_trace"] = {
+    said = target.info.metadata["execution_trace"] = {
         **source.info.metadata,
-        "file": file.path.name,
         "calls": calls,
         "joined": len(match),
         "joined_by": "record_function_id" if match.stated else "thread_order",
@@ -195,3 +195,4 @@ def _move(file: CaptureFile, source: Stage, target: Stage, match: _Match) -> Non
             f"calls of {file.path.name} that are not in the trace",
             calls - len(match),
         )
+    return said

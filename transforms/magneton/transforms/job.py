@@ -10,8 +10,11 @@ from typing import Any
 import pyarrow as pa
 
 from magneton.schemas.manifest import Workload
+from magneton.schemas.raw_paths import capture_folder, extra_folder
+from magneton.transforms.inputs import RawFile
 from magneton.transforms.power.join import PowerInput
 from magneton.transforms.reading.limits import Limits
+from magneton.transforms.recorded.known import Known
 from magneton.transforms.recorded.tables import RecordedTable
 from magneton.transforms.recorded.values import KIND as VALUES
 from magneton.transforms.recorded.values import ValuesInput
@@ -64,9 +67,10 @@ class Extra:
         values: values captures, with the directories of their files.
         recorded: tables that our recorder left beside its captures.
         workload: what is known of the work done; replaces the manifest's.
-        files: files it came from; they enter the run id and are kept below ``raw/extra``.
+        files: files it came from; they enter the run id and are kept, those from elsewhere below ``raw/extra``.
         sensors: descriptions of sensors for the manifest.
         notes: remarks for the manifest.
+        known: the recording that is normalised again.
     """
 
     tables: Mapping[str, pa.Table] = field(default_factory=dict)
@@ -77,23 +81,19 @@ class Extra:
     files: Sequence[Path] = ()
     sensors: Sequence[dict[str, Any]] = ()
     notes: Sequence[str] = ()
+    known: Known | None = None
 
-    def all_files(self) -> list[tuple[Path, Path]]:
-        """Return every file that is not a trace, with the folder of the recording it is kept in."""
-        beside = [*(item.path for item in self.power if item.capture is None), *self.files]
-        names = [path.name for path in beside]
-        # Files of one name from several folders stay apart.
-        places = [
-            (path, Path("raw") / "extra" / (f"{index}" if names.count(path.name) > 1 else ""))
-            for index, path in enumerate(beside)
-        ]
+    def all_files(self) -> list[RawFile]:
+        """Return every file that is not a trace, with the folder of the recording it belongs in."""
+        files = [RawFile(item.path, extra_folder()) for item in self.power if item.capture is None]
+        files += [RawFile(path, extra_folder()) for path in self.files]
         for log in self.power:
             if log.capture is not None:
-                places.append((log.path, Path("raw") / log.capture.name / f"rank{log.capture.rank}"))
+                files.append(RawFile(log.path, capture_folder(log.capture.name, log.capture.rank)))
         for item in self.values:
-            folder = Path("raw") / VALUES / f"rank{item.rank}" / (item.input_id or "0")
-            places += [(path, folder) for path in item.files()]
-        return places + [(item.path, item.folder()) for item in self.recorded]
+            folder = capture_folder(VALUES, item.rank, item.input_id or "0")
+            files += [RawFile(path, folder) for path in item.files()]
+        return files + [RawFile(item.path, item.folder()) for item in self.recorded]
 
 
 @dataclass
@@ -108,6 +108,9 @@ class CaptureFile:
         name: name of the capture, once known.
         rank: rank, once known.
         stage: its events, once read.
+        copy: a copy that was made while it was read.
+        place: path in the recording, once known.
+        said: what the metadata of a trace says of this execution trace, once it has joined the trace.
     """
 
     path: Path
@@ -117,3 +120,6 @@ class CaptureFile:
     name: str = ""
     rank: int = 0
     stage: Stage | None = None
+    copy: Path | None = None
+    place: str = ""
+    said: dict[str, Any] | None = None

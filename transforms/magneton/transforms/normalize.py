@@ -10,6 +10,7 @@ import importlib.metadata
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +19,21 @@ import pyarrow as pa
 
 from magneton.schemas.errors import InputFormatError, UsageError
 from magneton.schemas.files import publish_directory
-from magneton.schemas.ids import run_id, sha256_file
+from magneton.schemas.ids import run_id
 from magneton.schemas.manifest import (
     MANIFEST_NAME,
     Capture,
     Device,
-    FileEntry,
     Manifest,
     System,
     Workload,
     write_manifest,
 )
+from magneton.schemas.raw_paths import capture_folder
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.cuda_graphs.rewrite import place_replays_in
 from magneton.transforms.execution_traces import join_execution_traces
+from magneton.transforms.inputs import RawFile, give_places, keep, tables_of
 from magneton.transforms.job import GRAPH_CAPTURE, PROFILE, CaptureFile, Extra, NormalizeOptions
 from magneton.transforms.linking.capture_tables import EVENTS, write_capture
 from magneton.transforms.linking.host import NextIds
@@ -74,6 +76,7 @@ def normalize(
         InputFormatError, TruncatedInputError, LimitExceededError, UnsupportedCompressionError: a file is refused.
         RankError: the files contradict one another on ranks.
         OutputExistsError: ``out`` exists and ``overwrite`` is off.
+        ChecksumError: a file of a recording that is normalised again is not the one that its manifest states.
     """
     options = options or NormalizeOptions()
     extra = extra or Extra()
@@ -105,34 +108,46 @@ def normalize(
         try:
             pool = Pool()
             for index, file in enumerate(files):
+                file.copy = work / f"raw-{index}" if options.keep_raw else None
                 _read(file, Stage(connection, index, pool, file.source.FORMAT, file.path.name), limits, options)
+                if extra.known is not None:
+                    extra.known.check(file.path, file.sha256)
             of_several = len(inputs) > 1 or any(p.is_dir() for p in inputs)
             joined = join_execution_traces(files)
             assign_ranks([f for f in files if f.stage is not None], of_several=of_several)
             for file, trace in joined:
                 file.name, file.rank = trace.name, trace.rank
+            traces = [RawFile(f.path, capture_folder(f.name, f.rank), f.sha256, f.copy) for f in files]
             others = extra.all_files()
-            hashes = [f.sha256 for f in files] + [sha256_file(path) for path, _ in others]
-            run = run_id(hashes)
+            give_places([*traces, *others], extra.known)
+            for file, raw in zip(files, traces, strict=True):
+                _name(file, raw.place)
+            entries = keep([*traces, *others], directory, extra.known, copies=options.keep_raw)
+            run = run_id(entry.sha256 for entry in entries)
+            places = {raw.path: raw.place for raw in others}
             manifest = Manifest(
                 run_id=run,
                 label=options.label or _label(inputs[0] if inputs else out),
                 tool=f"magneton {_version()}",
                 created_unix_ns=time.time_ns(),
                 workload=extra.workload or Workload(),
-                sensors=[*extra.sensors, *(item.sensor() for item in extra.power)],
+                sensors=[*extra.sensors, *(item.sensor(places[item.path]) for item in extra.power)],
+                files=entries,
                 notes=notes,
             )
             # Each thread of the engine takes memory of its own, and from here on other threads compute and write.
             connection.execute("SET threads = 1")
-            more = _write_tables(directory / "tables", files, extra, run, options)
+            more = _write_tables(directory / "tables", files, extra, places, run, options)
         finally:
             connection.close()
             shutil.rmtree(work, ignore_errors=True)
         _describe(manifest, files)
         manifest.captures += more
         manifest.incomplete = manifest.incomplete or any(c.incomplete for c in more)
-        manifest.files = _keep(directory, files, others, hashes, options)
+        manifest.files += tables_of(directory)
+        if extra.known is not None:
+            paths = ((raw.place, extra.known.path_of(raw.path)) for raw in [*traces, *others])
+            extra.known.carry_over(manifest, {place: path for place, path in paths if path is not None})
         write_manifest(directory, manifest)
     return manifest
 
@@ -183,10 +198,11 @@ def _without_copies(members: Sequence[CaptureFile], notes: list[str]) -> list[Ca
 
 def _read(file: CaptureFile, stage: Stage, limits: Limits, options: NormalizeOptions) -> None:
     report = options.progress
-    source = TraceInput(file.path, limits)
+    source = TraceInput(file.path, limits, copy=file.copy)
     if report is not None:
         size = source.size
-        source = TraceInput(file.path, limits, lambda done: report(f"read {file.path.name}", done, size))
+        told = partial(report, f"read {file.path.name}")
+        source = TraceInput(file.path, limits, lambda done: told(done, size), file.copy)
     file.source.read(source, stage, limits)
     if source.garbage:
         stage.warn("trailing_garbage", f"{source.garbage} bytes after the compressed stream were left out")
@@ -195,8 +211,22 @@ def _read(file: CaptureFile, stage: Stage, limits: Limits, options: NormalizeOpt
     file.sha256 = source.sha256()
 
 
+def _name(file: CaptureFile, place: str) -> None:
+    """Let everything that is written of a file name it by its path in the recording."""
+    file.place = place
+    if file.stage is not None:
+        file.stage.file = place
+    if file.said is not None:
+        file.said["file"] = place
+
+
 def _write_tables(
-    directory: Path, files: Sequence[CaptureFile], extra: Extra, run: str, options: NormalizeOptions
+    directory: Path,
+    files: Sequence[CaptureFile],
+    extra: Extra,
+    places: Mapping[Path, str],
+    run: str,
+    options: NormalizeOptions,
 ) -> list[Capture]:
     """Write all tables; return the captures that are not traces."""
     next_ids = NextIds()
@@ -210,11 +240,12 @@ def _write_tables(
             if file.stage is not None:
                 keys = {"capture": file.name, "rank": file.rank, "repeat": None, "input_id": None}
                 write_capture(file.stage, writer, keys, next_ids, file.kind)
-        more = write_power(extra.power, spans, writer) + write_values(extra.values, writer, next_ids)
+        more = write_power(extra.power, spans, places, writer)
+        more += write_values(extra.values, places, writer, next_ids)
         base = time_line(extra.power, spans)
         if base is None and not spans:
             base = first_instant(extra.recorded)
-        more += write_recorded(extra.recorded, base, writer, next_ids)
+        more += write_recorded(extra.recorded, base, places, writer, next_ids)
         for name, table in extra.tables.items():
             if name not in RUN_TABLES:
                 raise KeyError(f"there is no table {name}")
@@ -244,7 +275,7 @@ def _describe(manifest: Manifest, files: Sequence[CaptureFile]) -> None:
                 kind=file.kind,
                 rank=file.rank,
                 source_format=info.source_format,
-                file=file.path.name,
+                file=file.place,
                 incomplete=info.incomplete,
             )
         )
@@ -262,43 +293,6 @@ def _device(properties: Mapping[str, Any]) -> Device:
         name=name if isinstance(name, str) and name else None,
         uuid=uuid if isinstance(uuid, str) and uuid else None,
     )
-
-
-def _keep(
-    directory: Path,
-    files: Sequence[CaptureFile],
-    others: Sequence[tuple[Path, Path]],
-    hashes: Sequence[str],
-    options: NormalizeOptions,
-) -> list[FileEntry]:
-    """Copy the inputs if wanted, and list all files of the recording."""
-    places = [(f.path, Path("raw") / f.name / f"rank{f.rank}") for f in files] + list(others)
-    entries = []
-    for (path, folder), digest in zip(places, hashes, strict=True):
-        kept = None
-        if options.keep_raw:
-            (directory / folder).mkdir(parents=True, exist_ok=True)
-            kept = folder / path.name
-            shutil.copyfile(path, directory / kept)
-        entries.append(
-            FileEntry(
-                name=path.name,
-                sha256=digest,
-                size_bytes=path.stat().st_size,
-                path=None if kept is None else kept.as_posix(),
-            )
-        )
-    for table in sorted((directory / "tables").iterdir()):
-        entries.append(
-            FileEntry(
-                name=table.name,
-                sha256=sha256_file(table),
-                size_bytes=table.stat().st_size,
-                role="derived",
-                path=f"tables/{table.name}",
-            )
-        )
-    return entries
 
 
 def _label(path: Path) -> str:

@@ -130,7 +130,7 @@ class EnergySession(Session):
                 kind=ENERGY,
                 rank=self.rank,
                 source_format=step_times.SOURCE_FORMAT,
-                file=step_times.FILE,
+                file=str(path),
                 anchors=[*self._anchors, *anchors_now()],
             )
         ]
@@ -172,7 +172,7 @@ class ProfileSession(Session):
                 kind=PROFILE,
                 rank=self.rank,
                 source_format=self._profile.source_format,
-                file=file.name,
+                file=str(file),
                 anchors=[*self._anchors, *anchors_now()],
             )
         ]
@@ -213,7 +213,8 @@ class ValuesSession(Session):
         """Stop recording and write the tables."""
         self._recorder.__exit__(None, None, None)
         keys = {"run_id": None, "capture": VALUES, "rank": self.rank, "repeat": None, "input_id": "0"}
-        write_tables(self.order.directory(self.rank, "0"), tables_of(self._recorder, keys))
+        directory = self.order.directory(self.rank, "0")
+        write_tables(directory, tables_of(self._recorder, keys))
         answer.captures = [
             Capture(
                 name=VALUES,
@@ -221,7 +222,7 @@ class ValuesSession(Session):
                 rank=self.rank,
                 input_id="0",
                 source_format=VALUES_FORMAT,
-                file="ops.parquet",
+                file=str(directory / "ops.parquet"),
             )
         ]
         answer.notes = [*notes_of(self._recorder), NO_SECOND]

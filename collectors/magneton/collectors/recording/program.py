@@ -173,7 +173,8 @@ class ProgramRecorder:
     def _keep_values(self, capture: ValuesCapture) -> None:
         from magneton.collectors.torch.values_tables import write_tables
 
-        write_tables(self._directory(VALUES, capture.input_id), capture.tables)
+        directory = self._directory(VALUES, capture.input_id)
+        write_tables(directory, capture.tables)
         self._notes += [note for note in capture.notes if note not in self._notes]
         self._captures.append(
             Capture(
@@ -182,7 +183,7 @@ class ProgramRecorder:
                 rank=self._rank,
                 input_id=capture.input_id,
                 source_format=VALUES_FORMAT,
-                file="ops.parquet",
+                file=str(directory / "ops.parquet"),
                 incomplete=capture.error is not None,
             )
         )
@@ -217,7 +218,8 @@ class ProgramRecorder:
             complete = True
         finally:
             keys = {"capture": ENERGY, "rank": self._rank}
-            step_times.write_steps(self._directory(ENERGY) / step_times.FILE, spans, keys)
+            times = self._directory(ENERGY) / step_times.FILE
+            step_times.write_steps(times, spans, keys)
             measured = sampler.captures()
             for capture in measured:
                 capture.incomplete = capture.incomplete or not complete
@@ -227,7 +229,7 @@ class ProgramRecorder:
                     kind=ENERGY,
                     rank=self._rank,
                     source_format=step_times.SOURCE_FORMAT,
-                    file=step_times.FILE,
+                    file=str(times),
                     incomplete=not complete,
                     anchors=[*anchors, *anchors_now()],
                 )
@@ -258,7 +260,7 @@ class ProgramRecorder:
                     kind=PROFILE,
                     rank=self._rank,
                     source_format=profile.source_format,
-                    file=file.name,
+                    file=str(file),
                     incomplete=not complete,
                     anchors=[*anchors, *anchors_now()],
                 )

@@ -151,7 +151,7 @@ class Recorder:
             kind=PROFILE,
             rank=rank,
             source_format=self._profile.source_format,
-            file=file.name,
+            file=str(file),
             incomplete=len(notes) > 1,
             anchors=self._anchors,
         )

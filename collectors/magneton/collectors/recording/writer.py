@@ -10,6 +10,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from magneton.collectors.sensors.discover import split
 from magneton.schemas.errors import UsageError
 from magneton.schemas.files import publish_directory
@@ -24,8 +26,8 @@ from magneton.schemas.manifest import (
     Workload,
     write_manifest,
 )
+from magneton.schemas.raw_paths import RAW
 
-RAW = "raw"
 CAPTURES = ("energy", "profile", "values")
 # Distributions whose version says which program ran, by the module that shows they were used.
 _SYSTEMS = {
@@ -143,7 +145,8 @@ class RecordingWriter:
     ) -> Manifest:
         """Hash what lies in the raw directories, write the manifest last and put the recording in place.
 
-        The recording is marked incomplete when one of its captures is, or when ``incomplete`` says so.
+        The captures name their files as these lie in the raw directories. The manifest names them by their paths in the
+        recording. The recording is marked incomplete when one of its captures is, or when ``incomplete`` says so.
         """
         with self._publication:
             files = [self._entry(file) for file in sorted((self._staging / RAW).rglob("*")) if file.is_file()]
@@ -156,7 +159,7 @@ class RecordingWriter:
                 workload=workload,
                 devices=list(devices),
                 sensors=list(sensors),
-                captures=list(captures),
+                captures=[self._named(capture) for capture in captures],
                 files=files,
                 incomplete=incomplete or any(capture.incomplete for capture in captures),
                 notes=list(notes),
@@ -169,10 +172,19 @@ class RecordingWriter:
         with contextlib.suppress(_DiscardedError), self._publication:
             raise _DiscardedError
 
+    def _named(self, capture: Capture) -> Capture:
+        """Return a capture with its file named as in the recording."""
+        if capture.file is None:
+            return capture
+        return msgspec.structs.replace(capture, file=self._inside(Path(capture.file)))
+
+    def _inside(self, file: Path) -> str:
+        return file.relative_to(self._staging).as_posix()
+
     def _entry(self, file: Path) -> FileEntry:
         return FileEntry(
             name=file.name,
             sha256=sha256_file(file),
             size_bytes=file.stat().st_size,
-            path=file.relative_to(self._staging).as_posix(),
+            path=self._inside(file),
         )

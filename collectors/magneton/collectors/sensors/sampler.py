@@ -314,7 +314,7 @@ class Sampler:
             result.sensors.append({"kind": "sensor", "source": name, "energetic": False, "refused": refusal})
 
     def captures(self) -> list[Capture]:
-        """Return a capture of kind ``energy`` for each file that was left, for the manifest."""
+        """Return a capture of kind ``energy`` for each file that was left; ``file`` is the path where it lies."""
         result = self.result
         captures = []
         for number, file in enumerate(result.files):
@@ -325,7 +325,7 @@ class Sampler:
                     rank=self._rank,
                     repeat=self._repeat,
                     source_format=SOURCE_FORMAT if file.name == POWER_FILE else "csv",
-                    file=file.name,
+                    file=str(file),
                     incomplete=result.incomplete,
                     anchors=list(result.anchors),
                 )

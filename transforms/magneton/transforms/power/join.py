@@ -41,8 +41,12 @@ class PowerInput:
     anchors: tuple[ClockAnchor, ...] = ()
     capture: Capture | None = None
 
-    def sensor(self) -> dict[str, Any]:
-        """Return the entry of the manifest's ``sensors``: what was read, and how to read it again."""
+    def sensor(self, file: str) -> dict[str, Any]:
+        """Return the entry of the manifest's ``sensors``: what was read, and how to read it again.
+
+        Args:
+            file: path of the log in the recording.
+        """
         report = self.log.report
         given = {f: getattr(self.options, f) for f in PowerOptions.__dataclass_fields__}
         devices = [
@@ -52,7 +56,7 @@ class PowerInput:
         ]
         return {
             "kind": ENTRY_KIND,
-            "file": self.path.name,
+            "file": file,
             "format": report.format,
             "options": {k: v for k, v in given.items() if v is not None},
             "time_zone": report.time_zone,
@@ -80,6 +84,10 @@ def open_power(
 def options_of(sensors: Sequence[Mapping[str, Any]], file: str | None) -> PowerOptions:
     """Return the options under which a log was read, from the manifest of its recording.
 
+    Args:
+        sensors: ``sensors`` of the manifest.
+        file: path of the log in the recording.
+
     Raises:
         InputFormatError: the manifest holds other options than we know.
     """
@@ -92,12 +100,15 @@ def options_of(sensors: Sequence[Mapping[str, Any]], file: str | None) -> PowerO
     return PowerOptions()
 
 
-def write_power(inputs: Sequence[PowerInput], spans: Sequence[TraceSpan], writer: RunWriter) -> list[Capture]:
+def write_power(
+    inputs: Sequence[PowerInput], spans: Sequence[TraceSpan], places: Mapping[Path, str], writer: RunWriter
+) -> list[Capture]:
     """Write the rows of power logs to ``power``, ``quarantine``, ``warnings`` and ``captures``.
 
     Args:
         inputs: the logs.
         spans: the traces of the recording, the leading one first.
+        places: path of each log in the recording, by where it lies.
         writer: where to.
 
     Returns:
@@ -123,14 +134,16 @@ def write_power(inputs: Sequence[PowerInput], spans: Sequence[TraceSpan], writer
                 first = int(times.min()) if first is None else min(first, int(times.min()))
                 last = int(times.max()) if last is None else max(last, int(times.max()))
             _write(writer, "power", keys, batch)
-        _write(writer, "quarantine", keys, item.log.quarantine)
+        file = places[item.path]
+        aside = item.log.quarantine
+        _write(writer, "quarantine", keys, aside.drop_columns(["file"]).append_column("file", _same(file, len(aside))))
         _write(writer, "warnings", keys, item.log.warnings)
         # A recorder measures energy in an execution of its own, before or after the one it traces.
         if known is None and not _meets(first, last, base, spans):
             message = f"{item.path.name}: the log and the trace do not overlap in time; look at clock, zone and offset"
             row = pa.table({"code": ["power_outside_trace"], "count": pa.array([1], pa.int64()), "message": [message]})
             _write(writer, "warnings", keys, row)
-        _write(writer, "captures", keys, _capture_row(name, item, base, first, last))
+        _write(writer, "captures", keys, _capture_row(name, file, item, base, first, last))
         captures.append(
             Capture(
                 name=name,
@@ -139,7 +152,7 @@ def write_power(inputs: Sequence[PowerInput], spans: Sequence[TraceSpan], writer
                 repeat=keys["repeat"],
                 input_id=keys["input_id"],
                 source_format=item.log.report.format,
-                file=item.path.name,
+                file=file,
                 incomplete=item.log.report.truncated or (known is not None and known.incomplete),
                 anchors=list(item.anchors),
             )
@@ -176,11 +189,18 @@ def _write(writer: RunWriter, table: str, keys: Mapping[str, Any], rows: pa.Tabl
     writer.write(table, rows.num_rows, keys, {n: rows[n].combine_chunks() for n in rows.column_names})
 
 
-def _capture_row(name: str, item: PowerInput, base: int | None, first: int | None, last: int | None) -> pa.Table:
+def _same(text: str, rows: int) -> pa.Array:
+    return pa.repeat(pa.scalar(text, pa.string()), rows)
+
+
+def _capture_row(
+    name: str, file: str, item: PowerInput, base: int | None, first: int | None, last: int | None
+) -> pa.Table:
     report = item.log.report
     # Labels of devices may name hosts; they stay with the readings.
     about = msgspec.to_builtins(report) | {
-        "devices": [msgspec.to_builtins(d) | {"labels": None} for d in report.devices]
+        "file": file,
+        "devices": [msgspec.to_builtins(d) | {"labels": None} for d in report.devices],
     }
     numbers = {
         "ts_ns": first,
@@ -196,7 +216,7 @@ def _capture_row(name: str, item: PowerInput, base: int | None, first: int | Non
         "name": name,
         "kind": KIND,
         "source_format": report.format,
-        "file": report.file,
+        "file": file,
         "clock": None if base is None else REALTIME,
         "metadata": json.dumps({"power": about}, ensure_ascii=False, default=str),
     }

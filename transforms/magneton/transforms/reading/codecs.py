@@ -22,7 +22,7 @@ from magneton.schemas.errors import (
     TruncatedInputError,
     UnsupportedCompressionError,
 )
-from magneton.schemas.ids import sha256_file
+from magneton.schemas.ids import sha256_copy, sha256_file
 from magneton.transforms.reading.limits import HEAD_BYTES, Limits
 
 BLOCK_BYTES = 1 << 20
@@ -45,9 +45,18 @@ class TraceInput:
         size: bytes on disk.
         truncated: the compressed stream stopped in the middle (only with ``allow_truncated``).
         garbage: bytes after the compressed stream that were left out.
+
+    Args:
+        path: where it lies.
+        limits: what may come out.
+        progress: is told how many bytes were read.
+        copy: where to leave a copy of the file, as it lies there. The copy is made while the file is read for the first
+            time, and later passes read the copy: the file itself is read once.
     """
 
-    def __init__(self, path: Path, limits: Limits, progress: Callable[[int], None] | None = None) -> None:
+    def __init__(
+        self, path: Path, limits: Limits, progress: Callable[[int], None] | None = None, copy: Path | None = None
+    ) -> None:
         self.path = path
         self._limits = limits
         self._progress = progress
@@ -55,6 +64,10 @@ class TraceInput:
         self.garbage = 0
         self._read = 0
         self._digest = hashlib.sha256()
+        self._sha256: str | None = None
+        self._copy = copy
+        self._tee: IO[bytes] | None = None
+        self._ended = False
         try:
             self.size = path.stat().st_size
             with path.open("rb") as stream:
@@ -121,25 +134,42 @@ class TraceInput:
             stop.set()
             thread.join()
 
+    def at_hand(self) -> Path:
+        """Return a path where the file, as it lies there, can be read in any order: its copy, or itself."""
+        if self._copy is None:
+            return self.path
+        if self._sha256 is None:
+            self._sha256 = sha256_copy(self.path, self._copy)
+        return self._copy
+
     def sha256(self) -> str:
         """Return the hash of the file as it lies there; free after all of it was read as a stream."""
-        if self._read == self.size and not self._magic.startswith(_ZIP):
-            return self._digest.hexdigest()
-        return sha256_file(self.path)
+        if self._sha256 is None:
+            self.at_hand()
+        if self._sha256 is None:
+            self._sha256 = sha256_file(self.path)
+        return self._sha256
 
     def _decoded(self) -> Iterator[bytes]:
-        self._read = 0
+        if self._magic.startswith(_ZIP):
+            yield from self._limited(self._zip(self.at_hand()))
+            return
+        first = self._sha256 is None
+        self._read, self._ended = 0, False
         self._digest = hashlib.sha256()
-        with self.path.open("rb", buffering=0) as stream:
+        with contextlib.ExitStack() as stack:
+            path = self.path if first or self._copy is None else self._copy
+            stream = stack.enter_context(path.open("rb", buffering=0))
+            self._tee = stack.enter_context(self._copy.open("wb")) if first and self._copy is not None else None
             if self._magic.startswith(_GZIP):
                 blocks = self._gzip(stream)
             elif self._magic.startswith(_ZSTD):
                 blocks = self._zstd(stream)
-            elif self._magic.startswith(_ZIP):
-                blocks = self._zip()
             else:
                 blocks = self._plain(stream)
             yield from self._limited(blocks)
+        if first and self._ended:
+            self._sha256 = self._digest.hexdigest()
 
     def _limited(self, blocks: Iterator[bytes]) -> Iterator[bytes]:
         limits = self._limits
@@ -163,7 +193,11 @@ class TraceInput:
     def _next(self, stream: IO[bytes], size: int = _READ_BYTES) -> bytes:
         data = stream.read(size)
         self._read += len(data)
-        self._digest.update(data)
+        self._ended = not data
+        if self._sha256 is None:
+            self._digest.update(data)
+            if self._tee is not None:
+                self._tee.write(data)
         return data
 
     def _plain(self, stream: IO[bytes]) -> Iterator[bytes]:
@@ -240,9 +274,10 @@ class TraceInput:
         if not frame.eof:
             self._cut_off()
 
-    def _zip(self) -> Iterator[bytes]:
+    def _zip(self, path: Path) -> Iterator[bytes]:
+        self._read = 0
         try:
-            with zipfile.ZipFile(self.path) as archive:
+            with zipfile.ZipFile(path) as archive:
                 members = [m for m in archive.infolist() if not m.is_dir()]
                 if len(members) != 1:
                     raise InputFormatError(

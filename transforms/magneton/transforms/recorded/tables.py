@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -14,6 +15,7 @@ from magneton.schemas.clocks import REALTIME, clock_map
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.manifest import Capture, ClockAnchor
 from magneton.schemas.parquet import inspect_file, read_table
+from magneton.schemas.raw_paths import capture_folder
 from magneton.transforms.linking.host import NextIds
 from magneton.transforms.staging.writer import RunWriter
 
@@ -40,10 +42,10 @@ class RecordedTable:
     capture: Capture
     known: bool = True
 
-    def folder(self) -> Path:
+    def folder(self) -> str:
         """Return the folder of a recording it is kept in."""
         inspect_file(self.path, self.table)
-        return Path("raw") / self.capture.name / f"rank{self.capture.rank}"
+        return capture_folder(self.capture.name, self.capture.rank)
 
 
 def first_instant(items: Sequence[RecordedTable]) -> int | None:
@@ -61,13 +63,18 @@ def _unix(times: np.ndarray, anchors: Sequence[ClockAnchor]) -> np.ndarray:
 
 
 def write_recorded(
-    items: Sequence[RecordedTable], base: int | None, writer: RunWriter, next_ids: NextIds
+    items: Sequence[RecordedTable],
+    base: int | None,
+    places: Mapping[Path, str],
+    writer: RunWriter,
+    next_ids: NextIds,
 ) -> list[Capture]:
     """Write the rows of such files; return the captures that nothing else is.
 
     Args:
         items: the files.
         base: Unix time (ns) that times of the run are relative to.
+        places: path of each file in the recording, by where it lies.
         writer: where to.
         next_ids: ids that are still free in the run.
 
@@ -89,6 +96,7 @@ def write_recorded(
             columns["ts_ns"] = pa.array(_unix(data["ts_ns"].to_numpy(), about.anchors) - (base or 0))
         writer.write(item.table, data.num_rows, keys, columns)
         if item.table == STEPS and not item.known:
+            about = msgspec.structs.replace(about, file=places[item.path])
             captures.append(about)
             writer.write("captures", 1, keys, _capture_row(about, columns, data.num_rows, base))
     return captures

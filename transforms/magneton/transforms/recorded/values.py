@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,11 @@ class ValuesInput:
     input_id: str | None = None
     incomplete: bool = False
 
+    @property
+    def file(self) -> Path:
+        """The file that stands for the capture."""
+        return self.directory / "ops.parquet"
+
     def files(self) -> list[Path]:
         """Return the files of the capture.
 
@@ -63,8 +68,16 @@ class ValuesInput:
         return [*found, knobs] if knobs.is_file() else found
 
 
-def write_values(inputs: Sequence[ValuesInput], writer: RunWriter, next_ids: NextIds) -> list[Capture]:
+def write_values(
+    inputs: Sequence[ValuesInput], places: Mapping[Path, str], writer: RunWriter, next_ids: NextIds
+) -> list[Capture]:
     """Write the rows of values captures; return the captures for the manifest.
+
+    Args:
+        inputs: the captures.
+        places: path of each of their files in the recording, by where it lies.
+        writer: where to.
+        next_ids: ids that are still free in the run.
 
     Raises:
         InputFormatError: ids that are not unique, or that refer to nothing.
@@ -80,11 +93,12 @@ def write_values(inputs: Sequence[ValuesInput], writer: RunWriter, next_ids: Nex
         for name, data in tables.items():
             _write(writer, name, data, keys)
         count = tables["ops"].num_rows
+        file = places[item.file]
         row: dict[str, Any] = {
             "name": [KIND],
             "kind": [KIND],
             "source_format": [FORMAT],
-            "file": ["ops.parquet"],
+            "file": [file],
             "incomplete": [item.incomplete],
             "n_raw": [count],
             "n_kept": [count],
@@ -99,7 +113,7 @@ def write_values(inputs: Sequence[ValuesInput], writer: RunWriter, next_ids: Nex
                 rank=item.rank,
                 input_id=item.input_id,
                 source_format=FORMAT,
-                file="ops.parquet",
+                file=file,
                 incomplete=item.incomplete,
             )
         )

@@ -7,7 +7,8 @@ A source is a module (or object) with
   decompression (gzip and zstd are recognised by their first bytes), whatever the file is called;
 * ``read(source: Input, stage: Stage, limits: Limits) -> None``: stage every event (see ``magneton.transforms.staging.stage``
   for the columns and the rules) and fill ``stage.info``. ``source.blocks()`` yields decompressed bytes in blocks within
-  the limits; ``source.path`` is there for formats that need random access (SQLite).
+  the limits; ``source.at_hand()`` gives a path for formats that need random access (SQLite). ``source.path`` names the file in
+  messages.
 
 To add a format: write ``sources/<format>.py`` (or ``sources/<format>/source.py``, where it takes several files) with these
 three and append its name to ``SOURCES`` below, more specific ones
@@ -46,6 +47,10 @@ class Input(Protocol):
 
     def blocks(self) -> Iterator[bytes]:
         """Yield the decompressed content in blocks of about a mebibyte."""
+        ...
+
+    def at_hand(self) -> Path:
+        """Return a path where the file, as it was given, can be read in any order."""
         ...
 
 

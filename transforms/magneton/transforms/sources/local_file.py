@@ -23,8 +23,9 @@ def local_file(source: Input) -> Iterator[Path]:
         InputFormatError: a compressed stream is damaged or cut off.
         LimitExceededError: more comes out than the limits allow.
     """
-    if _is_plain(source):
-        yield source.path
+    path = source.at_hand()
+    if _is_plain(source, path):
+        yield path
         return
     with tempfile.NamedTemporaryFile(prefix="magneton-") as copy:
         for block in source.blocks():
@@ -49,11 +50,11 @@ def mapped(source: Input) -> Iterator[mmap.mmap]:
             yield view
 
 
-def _is_plain(source: Input) -> bool:
-    """Tell whether the file is not compressed: what comes out of it is what lies in it."""
+def _is_plain(source: Input, path: Path) -> bool:
+    """Tell whether the file (or its copy at ``path``) is not compressed: what comes out of it is what lies in it."""
     first = next(source.blocks(), b"")[:_COMPARED]
     try:
-        with source.path.open("rb") as stream:
+        with path.open("rb") as stream:
             return stream.read(len(first)) == first
     except OSError as error:
         raise InputNotFoundError(f"cannot be opened: {error.strerror}", path=source.path) from error
