@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 
 from magneton.analysis.align.matcher import Matcher
@@ -77,8 +78,13 @@ def _assigned(template: Node, tree: Node) -> list[tuple[Node | None, Node]]:
         return list(zip(template.leaves(), tree.leaves(), strict=True))
     result: list[tuple[Node | None, Node]] = []
     for found in Matcher(look_inside=False).match(template, tree):
-        for index, source in enumerate(found.b):
-            result.append((found.a[min(index, len(found.a) - 1)] if found.a else None, source))
+        # A row's time is the time of its own operators: within a group only operators of one name belong together.
+        own: dict[str, list[Node]] = defaultdict(list)
+        for leaf in found.a:
+            own[leaf.token].append(leaf)
+        for source in found.b:
+            alike = own[source.token]
+            result.append((alike.pop(0) if len(alike) > 1 else alike[0] if alike else None, source))
     return result
 
 

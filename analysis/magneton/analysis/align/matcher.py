@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from magneton.analysis.align.absorb import gather
+from magneton.analysis.align.by_order import ByOrder
 from magneton.analysis.align.parts import parts_of
-from magneton.analysis.align.sequence import heaviest_common_subsequence
+from magneton.analysis.align.sequence import heaviest_common_subsequence, longest_increasing
 from magneton.analysis.align.similarity import STRONG, WEAK, Similarity
 from magneton.analysis.align.tree import Node
 
@@ -24,6 +25,10 @@ from magneton.analysis.align.tree import Node
 MIN_STRONG_SHARE = 0.3
 # The kernels of two replayed graphs are compared one by one if at least this share of their time finds a partner.
 MIN_PAIRED_INSIDE = 0.5
+# A group of several operators against several holds at most this many, and one side takes at most so many times the other's
+# time; more where at least half of the tensor sizes agree, since a fused operator can be much faster than what it replaces.
+MAX_GROUP = 64
+MAX_TIMES, MAX_TIMES_SHAPED = 8.0, 100.0
 # Two calls of the same operator made of different numbers of kernels-launching parts stay together up to this many parts.
 MAX_CALL = 12
 
@@ -68,10 +73,11 @@ class Matcher:
     look_inside: bool = True
     _found: list[Correspondence] = field(default_factory=list)
     _gaps: list[_Gap] = field(default_factory=list)
+    _groups: list[tuple[list[Node], list[Node]]] = field(default_factory=list)
 
     def match(self, a: Node, b: Node) -> list[Correspondence]:
         """Return the correspondences of two trees whose roots are the same step. Every leaf is in exactly one."""
-        self._found, self._gaps = [], []
+        self._found, self._gaps, self._groups = [], [], []
         if a.strict == b.strict:
             self._equal(a, b)
         else:
@@ -182,6 +188,7 @@ class Matcher:
 
     def _settle(self, a: Node, b: Node) -> None:
         """Decide the gaps: neighbours may vouch for what lies between them once enough stands by itself."""
+        self._by_order(a, b)
         strong = sum(len(c.a) + len(c.b) for c in self._found)
         vouched = strong >= MIN_STRONG_SHARE * (a.n_items + b.n_items)
         if vouched:
@@ -192,7 +199,30 @@ class Matcher:
                 self._weakly(gap.a, gap.b)
             else:
                 self._one_sided(gap.a, gap.b)
+        self._decide_groups()
         self._join_parts(a.leaves(), b.leaves())
+
+    def _by_order(self, a: Node, b: Node) -> None:
+        """Pair what is left by the order of names, and divide what is still left by what stands around it."""
+        loose = [gap for gap in self._gaps if gap.place != _INSIDE]
+        free = {leaf for gap in loose for leaf in (*gap.a, *gap.b)}
+        if not any(gap.a for gap in loose) or not any(gap.b for gap in loose):
+            return
+        order = ByOrder(a, b, self.similarity)
+        at_a = {leaf: index for index, leaf in enumerate(order.leaves_a)}
+        at_b = {leaf: index for index, leaf in enumerate(order.leaves_b)}
+        fixed = [(at_a[c.a[0]], at_b[c.b[0]]) for c in self._found if c.a and c.b]
+        pairs = order.pairs(fixed, free)
+        for i, j in pairs:
+            u, v = order.leaves_a[i], order.leaves_b[j]
+            score, evidence = self.similarity.weak(u, v)
+            self._found.append(Correspondence([u], [v], score, evidence))
+            free -= {u, v}
+        self._gaps = [gap for gap in self._gaps if gap.place == _INSIDE]
+        for left, right, bounded in order.windows(longest_increasing(sorted([*fixed, *pairs])), free):
+            if left or right:
+                nodes = [order.leaves_a[i] for i in left], [order.leaves_b[j] for j in right]
+                self._gaps.append(_Gap(*nodes, _BETWEEN if bounded else _LOOSE))
 
     def _gather(self, a: list[Node], b: list[Node]) -> None:
         """Let fused operators gather what they stand for, and take it out of the gaps."""
@@ -253,19 +283,32 @@ class Matcher:
             previous = (i, j)
 
     def _joined(self, a: list[Node], b: list[Node]) -> None:
-        """Make one region of what lies between matched neighbours, unless known shapes say it is other work."""
-        if not a or not b:
-            self._one_sided(a, b)
-            return
-        left, right = _merged(self.similarity, a), _merged(self.similarity, b)
-        if left[1] and right[1]:
-            agreement = len(left[0] & right[0]) / min(len(left[0]), len(right[0]))
-            if not agreement:
-                self._one_sided(a, b)
-                return
-            self._found.append(Correspondence(a, b, 0.2 + 0.2 * agreement, frozenset({"order", "shapes"})))
+        """Take note of what lies between matched neighbours on both sides: it may be one region."""
+        if a and b:
+            self._groups.append((a, b))
         else:
-            self._found.append(Correspondence(a, b, 0.2, frozenset({"order"})))
+            self._one_sided(a, b)
+
+    def _decide_groups(self) -> None:
+        """Make regions of groups that can be the same work.
+
+        Groups of the same operators are judged together, by their times in sum: one that was held up once is like the others.
+        """
+        alike: dict[object, list[tuple[list[Node], list[Node]]]] = defaultdict(list)
+        for a, b in self._groups:
+            alike[tuple(tuple(sorted(leaf.token for leaf in side)) for side in (a, b))].append((a, b))
+        for groups in alike.values():
+            times = [sum(leaf.device_ns for group in groups for leaf in group[side]) for side in (0, 1)]
+            for a, b in groups:
+                left, right = _merged(self.similarity, a), _merged(self.similarity, b)
+                known = left[1] and right[1]
+                agreement = len(left[0] & right[0]) / min(len(left[0]), len(right[0])) if known else None
+                if not _plausible(len(a) + len(b), times, agreement):
+                    self._one_sided(a, b)
+                elif agreement is None:
+                    self._found.append(Correspondence(a, b, 0.2, frozenset({"order"})))
+                else:
+                    self._found.append(Correspondence(a, b, 0.2 + 0.2 * agreement, frozenset({"order", "shapes"})))
 
     def _one_sided(self, a: list[Node], b: list[Node]) -> None:
         self._found.extend(Correspondence([node], [], None) for node in a)
@@ -284,6 +327,21 @@ def _symbols(nodes: list[Node]) -> tuple[npt.NDArray[np.int64], list[Node]]:
             distinct.append(node)
         ids[index] = numbers[key]
     return ids, distinct
+
+
+def _plausible(size: int, times: list[float], agreement: float | None) -> bool:
+    """Tell whether two groups between matched neighbours can be the same work.
+
+    Args:
+        size: operators of both sides together.
+        times: device time of either side in ns, over all groups of the same operators.
+        agreement: share of tensor sizes in common; None where they are not known.
+    """
+    if agreement == 0 or size > MAX_GROUP:
+        return False
+    if not min(times):
+        return max(times) == 0 or agreement is not None
+    return max(times) <= (MAX_TIMES_SHAPED if agreement is not None and agreement >= 0.5 else MAX_TIMES) * min(times)
 
 
 def _leaves(nodes: list[Node]) -> list[Node]:

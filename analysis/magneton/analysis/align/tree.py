@@ -14,11 +14,22 @@ from typing import NamedTuple
 Shape = tuple[tuple[int, ...], ...]
 
 _ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]{4,}")
+# Hashes of generated code: 51 letters of base 32 after a c (Inductor's kernels), or eight and more hexadecimal digits of which
+# one is a letter and one is not (graphs, engines). Names of number formats that follow one another look alike and are none.
+_HASH = re.compile(
+    r"(?<![0-9a-zA-Z])(?!(?:e4m3|e5m2|bf16|f8|f16|f32|f64){2,}(?![0-9a-zA-Z]))"
+    r"(?:c[a-z2-7]{50,52}|f?(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,})(?![0-9a-zA-Z])"
+)
 
 
 def stable_name(name: str) -> str:
-    """Return a name without addresses of objects, which are others in every run: ``<function f at 0x...>``."""
-    return _ADDRESS.sub("0x...", name) if "0x" in name or "0X" in name else name
+    """Return a name without what is another in every run: addresses of objects, hashes of generated code.
+
+    Example: ``triton_poi_fused_add_0_c3af...`` of two runs is one kernel, ``<function f at 0x7f...>`` one function.
+    """
+    if "0x" in name or "0X" in name:
+        name = _ADDRESS.sub("0x...", name)
+    return _HASH.sub("#", name) if len(name) >= 8 else name
 
 
 # Operators that by their schema only make a view or allocate. On a CPU their time is kept apart as overhead.
