@@ -196,7 +196,11 @@ def test_on_a_cpu_the_time_of_the_work_is_that_of_operators(tmp_path: Path) -> N
         for sql, expected in (
             (
                 "SELECT name, kernels, time_ns, transfer_ns, round(time_share, 3) FROM op_time ORDER BY name",
-                [("aten::addmm", 0, 600, None, 0.6), ("aten::linear", 0, 200, None, 0.2), ("aten::relu", 0, 200, None, 0.2)],
+                [
+                    ("aten::addmm", 0, 600, None, 0.6),
+                    ("aten::linear", 0, 200, None, 0.2),
+                    ("aten::relu", 0, 200, None, 0.2),
+                ],
             ),
             (
                 "SELECT name, total_kernels, total_time_ns, total_transfer_ns FROM op_total_time ORDER BY name",
@@ -213,7 +217,9 @@ def test_on_a_cpu_the_time_of_the_work_is_that_of_operators(tmp_path: Path) -> N
 
 def test_one_quantity_has_one_name_in_all_views() -> None:
     names = {column.name for view in VIEWS.values() for column in view.table.columns}
-    assert not {name for name in names if "kernel_ns" in name or name in ("total_ns", "total_share", "share", "kernel_share")}
+    assert not {
+        name for name in names if "kernel_ns" in name or name in ("total_ns", "total_share", "share", "kernel_share")
+    }
 
 
 # --- several recordings ---

@@ -32,7 +32,12 @@ REGIONS = Table(
         *_both("ops", STRING, "operators with counts, most time first"),
         *_both("n_ops", FLOAT, "operator calls per unit that carry `time_ns` or `transfer_ns`"),
         *_both("n_kernels", FLOAT, "kernels per unit; on a CPU, calls of operators that compute"),
-        *_both("time_ns", FLOAT, "time of the work per unit: kernels on a device; on a CPU, exclusive time of operators", "ns"),
+        *_both(
+            "time_ns",
+            FLOAT,
+            "time of the work per unit: kernels on a device; on a CPU, exclusive time of operators",
+            "ns",
+        ),
         *_both("share_ns", FLOAT, "device time per unit, overlapping kernels sharing each instant equally", "ns"),
         *_both("transfer_ns", FLOAT, "sum of copies and memsets per unit", "ns"),
         *_both("bytes", FLOAT, "bytes copied or set per unit", "bytes"),
@@ -45,7 +50,9 @@ REGIONS = Table(
         Column("evidence", STRING, "what the pairing rests on, strongest first, space separated"),
         Column("score", FLOAT, "similarity of the two sides, 0 to 1; NULL when one-sided"),
         Column(
-            "coarse", BOOL, "more than 10 % of a side's `time_ns` with several operators on both sides: not counted as aligned"
+            "coarse",
+            BOOL,
+            "more than 10 % of a side's `time_ns` with several operators on both sides: not counted as aligned",
         ),
         Column(
             "missing_records",

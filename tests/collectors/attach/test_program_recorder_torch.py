@@ -453,7 +453,7 @@ def test_a_recorder_that_fails_leaves_the_program_alone(tmp_path: Path, run: Run
         """,
         options=("--capture", "values"),
     )
-    assert "the values capture failed: OSError: disk full" in done.stderr
+    assert "the capture of values failed: OSError: disk full" in done.stderr
     assert "AssertionError" not in done.stderr
 
 

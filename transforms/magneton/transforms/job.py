@@ -64,7 +64,7 @@ class Extra:
     Attributes:
         tables: rows by table, without ``run_id`` (it is filled in); other missing columns are NULL.
         power: power logs; each becomes a capture. Their files need not be listed again.
-        values: values captures, with the directories of their files.
+        values: captures of values, with the directories of their files.
         recorded: tables that our recorder left beside its captures.
         workload: what is known of the work done; replaces the manifest's.
         files: files it came from; they enter the run id and are kept, those from elsewhere below ``raw/extra``.

@@ -97,7 +97,7 @@ def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt
 
 
 def _timed(table: pa.Table) -> pa.Table:
-    """Return the rows that have a time: a values capture sees the same calls again, without."""
+    """Return the rows that have a time: a capture of values sees the same calls again, without."""
     return table.filter(pc.is_valid(table.column("ts_ns")))
 
 

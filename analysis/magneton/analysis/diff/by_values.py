@@ -1,4 +1,4 @@
-"""Regions by value for the calls that carry time: the matched regions of the values captures, laid onto the profiles."""
+"""Regions by value for the calls that carry time: the matched regions of the captures of values, laid onto the profiles."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from magneton.analysis.values.graph import ValueGraph, from_tables
 from magneton.analysis.values.join import join_calls
 from magneton.analysis.values.match import ValueMatch
 
-# Below this share of device time joined to a values capture the diff says so.
+# Below this share of device time joined to a capture of values the diff says so.
 MIN_JOINED = 0.9
 _OP_COLUMNS = (
     "op_id", "parent_id", "name", "input_dims", "flags", "ts_ns", "step_id", "rank", "capture", "input_id",
 )  # fmt: skip
-# What this module asks of a recording that holds a values capture.
+# What this module asks of a recording that holds a capture of values.
 NEEDS: Needs = {"ops": _OP_COLUMNS, "tensors": None, "uses": None}
 
 
 @dataclass
 class ValueSide:
-    """The values capture of one recording."""
+    """The capture of values of one recording."""
 
     recording: Recording
     rank: int
@@ -45,7 +45,7 @@ class ByValues:
 
 
 def values_captures(recording: Recording, rank: int) -> list[dict[str, Any]]:
-    """Return the complete values captures of a rank: rows of ``captures``, first input first."""
+    """Return the complete captures of values of a rank: rows of ``captures``, first input first."""
     captures = [
         c
         for c in recording.table("captures").to_pylist()
@@ -55,7 +55,7 @@ def values_captures(recording: Recording, rank: int) -> list[dict[str, Any]]:
 
 
 def load_values(recording: Recording, rank: int) -> ValueSide | None:
-    """Return the values capture of a recording, or None where there is none."""
+    """Return the capture of values of a recording, or None where there is none."""
     captures = values_captures(recording, rank)
     if not captures:
         return None
@@ -91,10 +91,10 @@ def correspond(
 ) -> ByValues:
     """Lay the regions found by value onto the leaves of two averaged trees.
 
-    Leaves whose call cannot be joined to the values capture keep what structure says of them among themselves.
+    Leaves whose call cannot be joined to the capture of values keep what structure says of them among themselves.
 
     Args:
-        sides: values captures of A and B.
+        sides: captures of values of A and B.
         match: regions of equal values in them.
         trees: averaged trees of A and B; the idents of their leaves are calls of one step each.
         steps: those steps (``step_id``), None where the capture is the step.
@@ -132,7 +132,7 @@ def correspond(
 
 
 def _placed(side: ValueSide, tree: Node, step: int | None, region_of: dict[int, int]) -> dict[Node, int]:
-    """Return the region of every leaf whose call, or one around it, is joined to the values capture."""
+    """Return the region of every leaf whose call, or one around it, is joined to the capture of values."""
     table = side.recording.table("ops", _OP_COLUMNS)
     rows = {r["op_id"]: r for r in table.to_pylist() if r["ts_ns"] is not None and (r["rank"] or 0) == side.rank}
     profile = sorted(

@@ -117,12 +117,13 @@ def _by_values(aligned: list[Aligned], a: Side, b: Side, notes: list[Note]) -> s
     match = match_values(values_a.graph, values_b.graph)
     if not match.second_input:
         notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
+    work = work_name(a.on_device)
     for part in aligned:
         trees, steps = (part.a.tree, part.b.tree), (part.a.step_id, part.b.step_id)
         result = correspond((values_a, values_b), match, trees, steps, part.found)
         part.found = result.found
         for side, share in (("A", result.joined_a), ("B", result.joined_b)):
             if share < MIN_JOINED:
-                text = f"side {side}: only {100 * share:.0f} % of device time is joined to the values capture"
+                text = f"side {side}: only {100 * share:.0f} % of {work} is joined to the capture of values"
                 notes.append(Note("values_not_joined", text))
     return "values"

@@ -11,6 +11,7 @@ from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
 from magneton.analysis.align.work import total_work
 from magneton.schemas.diffdoc import Amount, Group, Region
+from magneton.schemas.kinds import in_order
 
 # A pair with more than this share of a side's work time and several operators on both sides aligns nothing.
 MAX_ALIGNED_SHARE = 0.10
@@ -103,12 +104,10 @@ def build(correspondences: list[Correspondence], stratum: str, time_a: float, ti
     regions = []
     for found in correspondences:
         work_a, work_b = _total(found.a), _total(found.b)
-        region = RawRegion(stratum, found.a, found.b, work_a, work_b, found.score, tuple(sorted(found.evidence)))
+        region = RawRegion(stratum, found.a, found.b, work_a, work_b, found.score, tuple(in_order(found.evidence)))
         leaves = len(found.a), len(found.b)
         if work_a and work_b and min(*leaves, *(found.calls or leaves)) > 1:
-            region.coarse = (
-                work_a.time_ns > MAX_ALIGNED_SHARE * time_a or work_b.time_ns > MAX_ALIGNED_SHARE * time_b
-            )
+            region.coarse = work_a.time_ns > MAX_ALIGNED_SHARE * time_a or work_b.time_ns > MAX_ALIGNED_SHARE * time_b
         regions.append(region)
     regions.sort(key=_order)
     return regions
@@ -223,7 +222,7 @@ def _group(index: int, ids: list[int], regions: list[RawRegion], docs: list[Regi
         launches=amount(a.n_kernels + a.n_transfers if a else None, b.n_kernels + b.n_transfers if b else None),
         kernel_class_a=top_class(a),
         kernel_class_b=top_class(b),
-        evidence=sorted(evidence),
+        evidence=in_order(evidence),
         score=min(scores) if scores else None,
         coarse=any(regions[i].coarse for i in ids),
         missing_records=_sides({side for i in ids for side in regions[i].missing}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc, work_name
+from magneton.schemas.kinds import evidence_text
 
 
 @dataclass
@@ -98,7 +99,7 @@ def statements(document: DiffDocument) -> list[str]:
             )
         if side.outside_steps_ns:
             lines.append(
-                f"Note (outside_steps): side {name}: {duration(side.outside_steps_ns)} of device time outside all steps is left out."
+                f"Note (outside_steps): side {name}: {duration(side.outside_steps_ns)} of {'device' if side.on_device else 'operator'} time outside all steps is left out."
             )
     return lines
 
@@ -225,7 +226,7 @@ def _groups(document: DiffDocument, top: int) -> Block:
             duration(_both(group.time_ns.b, group.transfer_ns.b)),
             duration((group.time_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
             *_joules(group, joules),
-            " ".join(_remarks(group)) or "-",
+            "; ".join(_remarks(group)) or "-",
         ]
         for group in shown
     ]
@@ -260,7 +261,8 @@ def _joules(group: Group, wanted: bool) -> list[str]:
 
 def _remarks(group: Group) -> list[str]:
     missing = [f"records missing in {group.missing_records.upper()}"] if group.missing_records else []
-    return [*group.evidence, *(["coarse"] if group.coarse else []), *missing]
+    evidence = [evidence_text(group.evidence)] if group.evidence else []
+    return [*evidence, *(["coarse: not counted as aligned"] if group.coarse else []), *missing]
 
 
 def _nothing(group: Group, side: str) -> str:
@@ -301,4 +303,6 @@ def _rollup(document: DiffDocument, title: str, rows: list[RollupRow], top: int)
     if not any(line[5] for line in text):
         names, text = names[:5], [line[:5] for line in text]
     remark = None if len(shown) == len(rows) else f"{len(rows) - len(shown)} more in diff.json"
-    return Block(f"{title} ({work_name(document.a.on_device)})", names, text, right=set(names[1:]), wrap={"name"}, remark=remark)
+    return Block(
+        f"{title} ({work_name(document.a.on_device)})", names, text, right=set(names[1:]), wrap={"name"}, remark=remark
+    )

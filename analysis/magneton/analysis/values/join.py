@@ -1,6 +1,6 @@
-"""Joining a values capture to the profile of the same program: the same calls, seen by two observers.
+"""Joining a capture of values to the profile of the same program: the same calls, seen by two observers.
 
-The values capture sees every dispatched operator and no time; the profile sees time and the interfaces around the operators.
+The capture of values sees every dispatched operator and no time; the profile sees time and the interfaces around the operators.
 Both run the same program, so they are joined by order: the heaviest common subsequence on name and shapes.
 """
 
@@ -21,7 +21,7 @@ def join_calls(values: list[dict[str, Any]], profile: list[dict[str, Any]]) -> d
     """Return for each joined profile call (op id) the values call (op id) it is.
 
     Args:
-        values: rows of ``ops`` of the values capture (``op_id``, ``name``, ``input_dims``), in order.
+        values: rows of ``ops`` of the capture of values (``op_id``, ``name``, ``input_dims``), in order.
         profile: rows of ``ops`` of one step of the profile, in order of start.
     """
     known = {row["name"] for row in values}

@@ -29,7 +29,7 @@ def record(
         int, typer.Option(min=0, metavar="N", help="Steps in the energy and profile captures; 0: all until the end.")
     ] = 5,
     value_steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Steps in the values capture; 0: all until the end.")
+        int, typer.Option(min=0, metavar="N", help="Steps in the capture of values; 0: all until the end.")
     ] = 1,
     stacks: Annotated[
         bool,

@@ -36,7 +36,7 @@ class Launch:
         captures: which captures; the command runs once for each.
         warmup_steps: steps before those that are recorded.
         steps: steps to record in the energy and profile captures; None: all until the end.
-        value_steps: steps to record in the values capture; None: all until the end.
+        value_steps: steps to record in the capture of values; None: all until the end.
         sensors: sensors to read; None: all there are.
         stacks: Python stacks in the profile.
         label: free text naming the recording.

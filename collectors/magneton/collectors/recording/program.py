@@ -1,4 +1,4 @@
-"""Record a program that can be run again: energy, profile and values captures of the same work on the same inputs."""
+"""Record a program that can be run again: captures of energy, profile and values of the same work on the same inputs."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class ProgramRecorder:
 
         ``fn(*inputs)`` (``fn(**inputs)`` for a mapping) is one step. It runs once for the values, once more on a second
         input, and ``warmup_steps + steps`` times for each of the other captures. Parameters, their gradients and the random
-        generators are put back after the values captures; other state goes on from run to run, so a step should not
+        generators are put back after the captures of values; other state goes on from run to run, so a step should not
         depend on how often it ran before.
 
         Args:

@@ -1,4 +1,4 @@
-"""The values capture of a PyTorch program: its dataflow with one fingerprint per tensor, in memory or as raw files."""
+"""The capture of values of a PyTorch program: its dataflow with one fingerprint per tensor, in memory or as raw files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _MEMORY = "memory"
 
 @dataclass
 class ValuesCapture:
-    """One values capture, as rows of the tables of a run.
+    """One capture of values, as rows of the tables of a run.
 
     Attributes:
         tables: ``ops``, ``tensors``, ``uses``, ``modules`` and ``frames``.
@@ -125,7 +125,7 @@ def notes_of(recorder: ValueRecorder) -> list[str]:
     if not compiled:
         return []
     return [
-        f"{compiled} operators of the values capture lie in regions under torch.compile; they were looked into "
+        f"{compiled} operators of the capture of values lie in regions under torch.compile; they were looked into "
         "eagerly, while the profile times the compiled code."
     ]
 

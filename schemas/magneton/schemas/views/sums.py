@@ -143,7 +143,9 @@ OP_TOTAL_TIME = View(
                 "operators inside it",
                 "ns",
             ),
-            Column("total_transfer_ns", INT, "sum of durations of copies and memsets launched by it or inside it", "ns"),
+            Column(
+                "total_transfer_ns", INT, "sum of durations of copies and memsets launched by it or inside it", "ns"
+            ),
         ),
     ),
     f"""

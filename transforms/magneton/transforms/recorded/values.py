@@ -35,7 +35,7 @@ _REFERENCES = {
 
 @dataclass(frozen=True)
 class ValuesInput:
-    """The raw files of one values capture: one rank, one input.
+    """The raw files of one capture of values: one rank, one input.
 
     Attributes:
         directory: where ``ops.parquet`` and the others lie.
@@ -71,7 +71,7 @@ class ValuesInput:
 def write_values(
     inputs: Sequence[ValuesInput], places: Mapping[Path, str], writer: RunWriter, next_ids: NextIds
 ) -> list[Capture]:
-    """Write the rows of values captures; return the captures for the manifest.
+    """Write the rows of captures of values; return the captures for the manifest.
 
     Args:
         inputs: the captures.
