@@ -12,8 +12,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from magneton.analysis.energy.measure.basis import GROSS
-from magneton.analysis.energy.measure.totals import AVERAGE, PLAIN, PREFERENCE, averaging_s
+from magneton.analysis.energy.measure.totals import PREFERENCE, averaging_s
 from magneton.analysis.energy.repeats.alone import energies_alone, time_alone
 from magneton.analysis.energy.repeats.difference import RepeatEstimate
 from magneton.analysis.energy.repeats.in_place import DeviceRepeat, RepeatedWindow, energies_of, time_of
@@ -34,6 +33,7 @@ from magneton.schemas.errors import (
     UsageError,
 )
 from magneton.schemas.files import publish_file
+from magneton.schemas.kinds import EnergyBasis, PowerField
 from magneton.schemas.manifest import MANIFEST_NAME, encode_json
 from magneton.schemas.parquet import read_table
 
@@ -196,7 +196,7 @@ def sensor_of(names: Sequence[str] | None) -> tuple[float | None, float]:
         best = min(readings, key=lambda s: PREFERENCE.index(s["field"]))
         update = best["update_ms"]
         periods.append(_ASSUMED_PERIOD_S if update is None else update / 1e3)
-        if best["field"] in (PLAIN, AVERAGE):
+        if best["field"] in (PowerField.POWER, PowerField.POWER_AVERAGE):
             reach_s = max(reach_s, averaging_s(best["name"]))
     return (max(periods) if periods else None), reach_s
 
@@ -291,7 +291,7 @@ def energy_document(one: DeviceRepeat, calls: int) -> dict[str, Any]:
         "device_kind": one.device_kind,
         "device_id": one.device_id,
         "field": one.field,
-        "basis": GROSS,
+        "basis": EnergyBasis.GROSS,
         "label": None if one.estimate is None else one.estimate.label,
         "simulated": one.simulated,
         "compared": list(one.compared),

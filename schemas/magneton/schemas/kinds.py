@@ -78,7 +78,7 @@ class SensorKind(StrEnum):
 
 
 @unique
-class Provenance(StrEnum):
+class EnergyLabel(StrEnum):
     """How an energy was got, strongest first. A sum takes the weakest label of its parts."""
 
     MEASURED = "measured"

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from magneton.analysis.align.lost import Lost, lost_launches
 from magneton.analysis.align.tree import VIEW_OPS, KernelJoules, Node, Shape, Work, stable_name
 from magneton.analysis.recording import Needs, Recording
+from magneton.schemas.kinds import Activity
 
 _OP_COLUMNS = (
     "op_id", "parent_id", "name", "ts_ns", "dur_ns", "module_id", "module_call", "step_id", "input_dims", "rank",
@@ -321,7 +322,7 @@ def _insert_kernels(
     device_only = kernels.column("launch_id").null_count == kernels.column("op_id").null_count == kernels.num_rows
     for index, row in enumerate(kernels.to_pylist()):
         duration = float(row["dur_ns"] or 0)
-        is_kernel = row["category"] == "kernel"
+        is_kernel = row["category"] == Activity.KERNEL
         inventory.n_device += 1
         inventory.device_ns += duration
         if is_kernel:
@@ -381,7 +382,7 @@ def _insert_lost(builder: _Builder, lost: Lost, has_steps: bool) -> None:
 def _device_work(row: dict[str, Any], share_ns: float) -> Work:
     """Return the work of one device activity."""
     duration = float(row["dur_ns"] or 0)
-    if row["category"] != "kernel":
+    if row["category"] != Activity.KERNEL:
         return Work(share_ns=share_ns, transfer_ns=duration, transfer_bytes=float(row["bytes"] or 0), n_transfers=1)
     kernel_class = row["kernel_class"] or "other"
     n_lost = float(row["dur_ns"] is None)

@@ -15,6 +15,7 @@ from magneton.analysis.recording import Needs, Recording
 from magneton.analysis.values.graph import ValueGraph, from_tables
 from magneton.analysis.values.join import join_calls
 from magneton.analysis.values.match import ValueMatch
+from magneton.schemas.kinds import CaptureKind, Evidence
 
 # Below this share of device time joined to a capture of values the diff says so.
 MIN_JOINED = 0.9
@@ -49,7 +50,7 @@ def values_captures(recording: Recording, rank: int) -> list[dict[str, Any]]:
     captures = [
         c
         for c in recording.table("captures").to_pylist()
-        if c["kind"] == "values" and (c["rank"] or 0) == rank and not c["incomplete"]
+        if c["kind"] == CaptureKind.VALUES and (c["rank"] or 0) == rank and not c["incomplete"]
     ]
     return sorted(captures, key=lambda c: (c["input_id"] or "", c["capture"] or ""))
 
@@ -116,9 +117,9 @@ def correspond(
     found = []
     for number, (a, b) in members.items():
         region = match.regions[number]
-        words = {"values", "movement"} if region.movement else {"values"}
+        words = {Evidence.VALUES, Evidence.MOVEMENT} if region.movement else {Evidence.VALUES}
         if match.second_input:
-            words.add("second_input")
+            words.add(Evidence.SECOND_INPUT)
         score = 1.0 if a and b else None
         found.append(Correspondence(a, b, score, frozenset(words), (len(region.ops_a), len(region.ops_b))))
     for known in structural:

@@ -25,6 +25,7 @@ from magneton.schemas.columns import Table
 from magneton.schemas.diff_tables import FINDINGS, MATCHES, REGIONS
 from magneton.schemas.diffdoc import Comparison, Coverage, DiffDocument, Note, Region, SideDoc, StratumDoc
 from magneton.schemas.ids import diff_id
+from magneton.schemas.kinds import RegionKind, Unit
 from magneton.schemas.parquet import file_schema
 
 
@@ -100,7 +101,7 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
         a=_side_doc(a, [p.a for p in aligned], [s for st in choice.strata for s in st.a], settings),
         b=_side_doc(b, [p.b for p in aligned], [s for st in choice.strata for s in st.b], settings),
         comparison=Comparison(
-            unit=choice.unit if settings.per == "step" else settings.per,
+            unit=choice.unit if settings.per == Unit.STEP else settings.per,
             units_a=compared.units[0],
             units_b=compared.units[1],
             strata=[
@@ -145,9 +146,9 @@ def coverage_of(regions: list[RawRegion], time_a: float, time_b: float) -> Cover
         a=aligned_a / time_a if time_a else None,
         b=aligned_b / time_b if time_b else None,
         max_share=MAX_ALIGNED_SHARE,
-        n_paired=kinds.count("paired"),
-        n_only_a=kinds.count("only_a"),
-        n_only_b=kinds.count("only_b"),
+        n_paired=kinds.count(RegionKind.PAIRED),
+        n_only_a=kinds.count(RegionKind.ONLY_A),
+        n_only_b=kinds.count(RegionKind.ONLY_B),
         n_coarse=sum(region.coarse for region in regions),
     )
 

@@ -8,6 +8,7 @@ records are missing, give ``not comparable``.
 from __future__ import annotations
 
 from magneton.schemas.diffdoc import Finding, Group
+from magneton.schemas.kinds import Verdict
 
 _UNREPEATED = "one recording per side: the variation between runs is unknown; the verdict is on time, not on energy"
 
@@ -45,7 +46,9 @@ def find(
         Finding(
             finding_id=number,
             group_id=group.group_id,
-            verdict="inconclusive" if (why := obstacle or _missing(group, delta)) is None else "not comparable",
+            verdict=Verdict.INCONCLUSIVE
+            if (why := obstacle or _missing(group, delta)) is None
+            else Verdict.NOT_COMPARABLE,
             costly_side="b" if delta > 0 else "a",
             delta_ns=delta,
             delta_percent=group.time_ns.delta_percent,

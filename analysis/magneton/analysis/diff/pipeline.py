@@ -27,6 +27,7 @@ from magneton.analysis.energy.measure.basis import need_same_basis
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
 from magneton.schemas.diffdoc import Note, work_name
+from magneton.schemas.kinds import CaptureKind, Method
 
 
 def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffResult:
@@ -101,7 +102,7 @@ def _expect(a: Recording, b: Recording, settings: DiffSettings) -> None:
     needs = [work.NEEDS, lost.NEEDS]
     if settings.energy:
         needs += [energy.NEEDS, ledger.NEEDS]
-    if all(any(row["kind"] == "values" for row in side.table("captures").to_pylist()) for side in (a, b)):
+    if all(any(row["kind"] == CaptureKind.VALUES for row in side.table("captures").to_pylist()) for side in (a, b)):
         needs.append(by_values.NEEDS)
     for side in (a, b):
         side.expect(*needs)
@@ -113,7 +114,7 @@ def _by_values(aligned: list[Aligned], a: Side, b: Side, notes: list[Note]) -> s
     known = all(values_captures(side.recording, side.rank) for side in (a, b))
     values_a, values_b = (load_values(side.recording, side.rank) if known else None for side in (a, b))
     if values_a is None or values_b is None:
-        return "structure"
+        return Method.STRUCTURE
     match = match_values(values_a.graph, values_b.graph)
     if not match.second_input:
         notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
@@ -126,4 +127,4 @@ def _by_values(aligned: list[Aligned], a: Side, b: Side, notes: list[Note]) -> s
             if share < MIN_JOINED:
                 text = f"side {side}: only {100 * share:.0f} % of {work} is joined to the capture of values"
                 notes.append(Note("values_not_joined", text))
-    return "values"
+    return Method.VALUES

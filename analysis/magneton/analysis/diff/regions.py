@@ -11,7 +11,7 @@ from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
 from magneton.analysis.align.work import total_work
 from magneton.schemas.diffdoc import Amount, Group, Region
-from magneton.schemas.kinds import in_order
+from magneton.schemas.kinds import RegionKind, in_order
 
 # A pair with more than this share of a side's work time and several operators on both sides aligns nothing.
 MAX_ALIGNED_SHARE = 0.10
@@ -39,7 +39,7 @@ class RawRegion:
     @property
     def kind(self) -> str:
         """``paired``, ``only_a`` or ``only_b``."""
-        return "paired" if self.a and self.b else "only_a" if self.a else "only_b"
+        return RegionKind.PAIRED if self.a and self.b else RegionKind.ONLY_A if self.a else RegionKind.ONLY_B
 
 
 def amount(a: float | None, b: float | None) -> Amount:

@@ -8,9 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from magneton.schemas.errors import UsageError
-
-# What times can be divided by.
-UNITS = ("step", "sample", "token")
+from magneton.schemas.kinds import ASKED_UNITS, Unit
 
 
 @dataclass(frozen=True)
@@ -33,7 +31,7 @@ class DiffSettings:
         UsageError: a setting is not one of those that make sense.
     """
 
-    per: str = "step"
+    per: str = Unit.STEP
     threshold_percent: float = 10.0
     min_share_percent: float = 0.5
     skip_steps: int | None = None
@@ -45,8 +43,8 @@ class DiffSettings:
     idle_power_b: float | None = None
 
     def __post_init__(self) -> None:
-        if self.per not in UNITS:
-            raise UsageError(f"per is {self.per!r}", remedy=f"give one of {', '.join(UNITS)}")
+        if self.per not in ASKED_UNITS:
+            raise UsageError(f"per is {self.per!r}", remedy=f"give one of {', '.join(ASKED_UNITS)}")
         self._need_number("threshold_percent", above=0.0, most=math.inf)
         self._need_number("min_share_percent", least=0.0, most=100.0)
         self._need_number("min_power_coverage", least=0.0, most=1.0)

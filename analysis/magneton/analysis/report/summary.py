@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc, work_name
-from magneton.schemas.kinds import evidence_text
+from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
 
 
 @dataclass
@@ -153,8 +153,8 @@ def _totals(document: DiffDocument) -> Block:
 def _energy_label(document: DiffDocument) -> str:
     """Return the provenance of the joules, as it must stand beside them."""
     found = [one.energy for one in (document.a, document.b) if one.energy]
-    words = sorted({e.label for e in found} | {"simulated" for e in found if e.simulated})
-    words += sorted({e.basis for e in found} - {"gross"})
+    words = sorted({e.label for e in found} | {Flag.SIMULATED for e in found if e.simulated})
+    words += sorted({e.basis for e in found} - {EnergyBasis.GROSS})
     return f" ({', '.join(words)})" if words else ""
 
 

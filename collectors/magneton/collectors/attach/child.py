@@ -13,6 +13,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from magneton.collectors.attach.request import SYSTEMS, Answer, Order, claim
+from magneton.schemas.kinds import CaptureKind
 
 if TYPE_CHECKING:
     from magneton.collectors.attach.sessions import Session
@@ -106,7 +107,7 @@ class Attached:
     @property
     def _opens_at(self) -> int:
         """Steps after which recording begins: a profiler keeps nothing of its first ones, but must be there for them."""
-        early = self._order.capture == "profile" and self._order.steps is not None
+        early = self._order.capture == CaptureKind.PROFILE and self._order.steps is not None
         return min(1, self._order.warmup_steps) if early else self._order.warmup_steps
 
     # What is done about it.

@@ -16,6 +16,7 @@ from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording.recorder import described_workload
 from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
 from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageError
+from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import Device, System, Workload
 
 # What a shell adds to the number of the signal that ended a command.
@@ -131,7 +132,7 @@ def _order(launch: Launch, capture: str, writer: RecordingWriter, answers: Path)
         raw=str(writer.raw_root),
         answers=str(answers),
         warmup_steps=launch.warmup_steps,
-        steps=launch.value_steps if capture == "values" else launch.steps,
+        steps=launch.value_steps if capture == CaptureKind.VALUES else launch.steps,
         stacks=launch.stacks,
         sensors=None if launch.sensors is None else list(launch.sensors),
     )
@@ -207,7 +208,7 @@ def _publish(
         for capture in captures:
             capture.incomplete = capture.incomplete or (not missing and capture.kind == wanted[-1])
     workload = described_workload(launch.workload)
-    done = [a for a in answers for c in a.captures if c.kind == "profile"]
+    done = [a for a in answers for c in a.captures if c.kind == CaptureKind.PROFILE]
     workload.steps = done[0].steps if done else workload.steps
     workload.warmup_steps = launch.warmup_steps
     writer.publish(

@@ -12,8 +12,8 @@ from magneton.collectors.attach.request import Answer, Order, RepeatOrder, read_
 from magneton.collectors.sensors.discover import split
 from magneton.collectors.sensors.sampler import POWER_FILE
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import CaptureKind
 
-CAPTURE = "repeat"
 STEPS = "a step is a call of an outermost torch module or of an optimiser"
 PROGRAMS = "a program is a session of ONNX Runtime, or a function of jax.jit or tf.function"
 
@@ -75,7 +75,7 @@ def repeat_command(
         raise UsageError("cannot repeat like this", remedy="at least 1 step of warm-up and 1 round, and 2 times")
     check_sensors(sensors)
     order = Order(
-        capture=CAPTURE,
+        capture=CaptureKind.REPEAT,
         raw=str(scratch / "raw"),
         answers=str(scratch),
         warmup_steps=warmup_steps,
@@ -96,5 +96,5 @@ def repeat_command(
         raise NothingRecordedError(
             f"the command ran, and fewer than {warmup_steps + 1} {what} were seen", remedy=f"{step}; try --warmup 1"
         )
-    power = scratch / "raw" / CAPTURE / "rank0" / POWER_FILE
+    power = scratch / "raw" / CaptureKind.REPEAT / "rank0" / POWER_FILE
     return RepeatedRun(code, answer, power if power.is_file() else None)

@@ -11,15 +11,16 @@ from magneton.collectors.attach.request import Answer, Order
 from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording import step_times
 from magneton.collectors.recording.knobs import FILE, write_knobs
-from magneton.collectors.recording.program import ENERGY, NO_SECOND, VALUES_FORMAT
-from magneton.collectors.recording.recorder import PROFILE, SCRUBBED
+from magneton.collectors.recording.program import NO_SECOND
+from magneton.collectors.recording.recorder import SCRUBBED
 from magneton.collectors.recording.writer import versions
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch.dataflow import INPUT, PARAMETER
 from magneton.collectors.torch.dispatch import ValueRecorder
 from magneton.collectors.torch.profile import TorchProfile, import_torch
 from magneton.collectors.torch.values_capture import notes_of
-from magneton.collectors.torch.values_tables import VALUES, tables_of, write_tables
+from magneton.collectors.torch.values_tables import tables_of, write_tables
+from magneton.schemas.kinds import CaptureKind, OwnFormat
 from magneton.schemas.manifest import Capture
 
 
@@ -76,7 +77,7 @@ class Session(ABC):
         answer = Answer(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
         self.finish(answer)
         keys = {"capture": self.order.capture, "rank": self.rank}
-        below = ["0"] if self.order.capture == VALUES else []
+        below = ["0"] if self.order.capture == CaptureKind.VALUES else []
         if below:
             keys["input_id"] = "0"
         write_knobs(self.order.directory(self.rank, *below) / FILE, self.modules, keys)
@@ -123,13 +124,13 @@ class EnergySession(Session):
         """Stop the sensors and write the times of the steps."""
         result = self._sampler.stop()
         path = self.order.directory(self.rank) / step_times.FILE
-        step_times.write_steps(path, self._spans, {"capture": ENERGY, "rank": self.rank})
+        step_times.write_steps(path, self._spans, {"capture": CaptureKind.ENERGY, "rank": self.rank})
         answer.captures = self._sampler.captures() or [
             Capture(
-                name=ENERGY,
-                kind=ENERGY,
+                name=CaptureKind.ENERGY,
+                kind=CaptureKind.ENERGY,
                 rank=self.rank,
-                source_format=step_times.SOURCE_FORMAT,
+                source_format=OwnFormat.STEPS,
                 file=str(path),
                 anchors=[*self._anchors, *anchors_now()],
             )
@@ -168,8 +169,8 @@ class ProfileSession(Session):
         file = self._profile.export(self.order.directory(self.rank))
         answer.captures = [
             Capture(
-                name=PROFILE,
-                kind=PROFILE,
+                name=CaptureKind.PROFILE,
+                kind=CaptureKind.PROFILE,
                 rank=self.rank,
                 source_format=self._profile.source_format,
                 file=str(file),
@@ -212,23 +213,27 @@ class ValuesSession(Session):
     def finish(self, answer: Answer) -> None:
         """Stop recording and write the tables."""
         self._recorder.__exit__(None, None, None)
-        keys = {"run_id": None, "capture": VALUES, "rank": self.rank, "repeat": None, "input_id": "0"}
+        keys = {"run_id": None, "capture": CaptureKind.VALUES, "rank": self.rank, "repeat": None, "input_id": "0"}
         directory = self.order.directory(self.rank, "0")
         write_tables(directory, tables_of(self._recorder, keys))
         answer.captures = [
             Capture(
-                name=VALUES,
-                kind=VALUES,
+                name=CaptureKind.VALUES,
+                kind=CaptureKind.VALUES,
                 rank=self.rank,
                 input_id="0",
-                source_format=VALUES_FORMAT,
+                source_format=OwnFormat.VALUES,
                 file=str(directory / "ops.parquet"),
             )
         ]
         answer.notes = [*notes_of(self._recorder), NO_SECOND]
 
 
-_SESSIONS: dict[str, type[Session]] = {ENERGY: EnergySession, PROFILE: ProfileSession, VALUES: ValuesSession}
+_SESSIONS: dict[str, type[Session]] = {
+    CaptureKind.ENERGY: EnergySession,
+    CaptureKind.PROFILE: ProfileSession,
+    CaptureKind.VALUES: ValuesSession,
+}
 
 
 def open_session(order: Order, rank: int, modules: Sequence[Any]) -> Session:

@@ -12,7 +12,8 @@ from magneton.collectors.torch.dataflow import INPUT, PARAMETER
 from magneton.collectors.torch.dispatch import ValueRecorder, current, mark
 from magneton.collectors.torch.perturb import perturbed
 from magneton.collectors.torch.profile import import_torch
-from magneton.collectors.torch.values_tables import VALUES, tables_of
+from magneton.collectors.torch.values_tables import tables_of
+from magneton.schemas.kinds import CaptureKind
 
 torch: Any = import_torch()
 
@@ -107,7 +108,7 @@ def capture_values(
         recorder.finish(result)
     except Exception as error:
         failure = error
-    row_keys = {"run_id": _MEMORY, "capture": VALUES, "rank": 0, "repeat": None, "input_id": input_id}
+    row_keys = {"run_id": _MEMORY, "capture": CaptureKind.VALUES, "rank": 0, "repeat": None, "input_id": input_id}
     return ValuesCapture(
         tables=tables_of(recorder, row_keys | dict(keys or {})),
         input_id=input_id,

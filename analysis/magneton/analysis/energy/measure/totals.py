@@ -19,17 +19,27 @@ from magneton.analysis.energy.measure.integrate import (
     prepare,
 )
 from magneton.analysis.energy.measure.result import EnergyResult, Provenance, Window
+from magneton.schemas.kinds import DeviceKind, PowerField
 
-COUNTER, INSTANT, PLAIN, AVERAGE = "energy_counter", "power_instant", "power", "power_average"
 # Best first: a counter misses nothing between readings; a plain power field may be either of the two below.
-PREFERENCE = (COUNTER, INSTANT, PLAIN, AVERAGE)
+PREFERENCE = (PowerField.ENERGY_COUNTER, PowerField.POWER_INSTANT, PowerField.POWER, PowerField.POWER_AVERAGE)
 # A field that covers less of the window than this share of the best one steps back.
 MIN_RELATIVE_COVERAGE = 0.95
 # The averaging fields of NVIDIA GPUs average over about a second.
 AVERAGE_WINDOW_S = 1.0
 _WINDOW_IN_NAME = re.compile(r"_(\d{1,6})(ms|s)")
 # Device kinds whose counters wrap (RAPL zones).
-WRAPPING_KINDS = frozenset({"cpu", "cpu_package", "package", "dram", "core", "uncore", "psys"})
+WRAPPING_KINDS = frozenset(
+    {
+        DeviceKind.CPU,
+        DeviceKind.CPU_PACKAGE,
+        DeviceKind.PACKAGE,
+        DeviceKind.DRAM,
+        DeviceKind.CORE,
+        DeviceKind.UNCORE,
+        DeviceKind.PSYS,
+    }
+)
 
 Device = tuple[str | None, str | None]
 
@@ -74,7 +84,7 @@ def series_of(power: pa.Table, fields: Sequence[str] = PREFERENCE) -> list[Senso
     for key in sorted(groups, key=lambda k: tuple(part or "" for part in k)):
         source, name, kind, device_id, field = key
         at = np.array(groups[key], dtype=np.int64)
-        samples = prepare(t[at], values[at], counter=field == COUNTER)
+        samples = prepare(t[at], values[at], counter=field == PowerField.ENERGY_COUNTER)
         result.append(SensorSeries(source, name, kind, device_id, field or "", samples))
     return result
 
@@ -95,7 +105,7 @@ def series_energy(
         device_id=series.device_id,
         field=series.field,
     )
-    if series.field == COUNTER:
+    if series.field == PowerField.ENERGY_COUNTER:
         found = integrate_counter(
             series.samples,
             window,
@@ -106,9 +116,9 @@ def series_energy(
         return replace(found, provenance=origin)
     gap = None if max_gap_s is None else max_gap_s * 1e9
     found = replace(integrate_power(series.samples, window, max_gap_ns=gap), provenance=origin)
-    if series.field == INSTANT:
+    if series.field == PowerField.POWER_INSTANT:
         return found
-    code = "averaged_power_field" if series.field == AVERAGE else "power_window_unknown"
+    code = "averaged_power_field" if series.field == PowerField.POWER_AVERAGE else "power_window_unknown"
     return replace(found.with_warnings([code]), min_window_for_trust_s=averaging_s(series.name))
 
 
@@ -223,7 +233,7 @@ def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResul
     before, after = _counters(first), _counters(last)
     result: dict[Device, EnergyResult] = {}
     for device in sorted({*before, *after}, key=lambda d: (d[0] or "", d[1] or "")):
-        origin = Provenance(device_kind=device[0], device_id=device[1], field=COUNTER)
+        origin = Provenance(device_kind=device[0], device_id=device[1], field=PowerField.ENERGY_COUNTER)
         start, end = before.get(device), after.get(device)
         codes: tuple[str, ...] = ()
         value, lower = None, None
@@ -239,7 +249,7 @@ def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResul
 
 def _counters(power: pa.Table) -> dict[Device, float | None]:
     """Return the one counter reading of each device; NULL where there is none or several disagree."""
-    rows = power.filter(pc.equal(power["field"], COUNTER))
+    rows = power.filter(pc.equal(power["field"], PowerField.ENERGY_COUNTER))
     found: dict[Device, set[float]] = {}
     for kind, device_id, value in zip(
         rows["device_kind"].to_pylist(), rows["device_id"].to_pylist(), rows["value"].to_pylist(), strict=True

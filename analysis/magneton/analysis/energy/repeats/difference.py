@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from magneton.analysis.energy.sensor_model.sensor import SensorModel, Updates
 from magneton.analysis.energy.t_distribution import t_quantile
+from magneton.schemas.kinds import EnergyLabel
 
 # At least this long inside a replay, as a multiple of the update period, beside the response.
 PERIODS_INSIDE = 3
@@ -24,7 +25,7 @@ class RepeatEstimate:
     low_j: float
     high_j: float
     identified: bool
-    label: str = "replayed"
+    label: str = EnergyLabel.REPLAYED
 
 
 def from_repeats(
@@ -107,7 +108,7 @@ class ReplayPower:
     low_w: float
     high_w: float
     n: int
-    label: str = "replayed"
+    label: str = EnergyLabel.REPLAYED
 
 
 def replay_power(
