@@ -19,7 +19,7 @@ from magneton.analysis.energy.repeats.in_place import DeviceRepeat, RepeatedWind
 from magneton.analysis.energy.repeats.regions import find_regions, times_for
 from magneton.analysis.recording import Recording
 from magneton.collectors.attach.repeat_launch import check_sensors, repeat_command
-from magneton.collectors.attach.request import SYSTEMS, Answer, Region, RegionRepeats, RepeatOrder
+from magneton.collectors.attach.request import SYSTEMS, CaptureReply, Region, RegionRepeats, RepeatRequest
 from magneton.collectors.replay.windows import NotRepeatableError
 from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
@@ -118,7 +118,7 @@ def repeat_program(
         chosen = [times_for(region, period_s, reach_s) for region in known]
         if settings.times is not None:
             chosen = [(settings.times, "given")] * len(known)
-        plan = RepeatOrder(
+        plan = RepeatRequest(
             elsewhere or [Region(r.name, r.module, times) for r, (times, _) in zip(known, chosen, strict=True)],
             settings.window_s or window_for(period_s, reach_s),
             settings.rounds,
@@ -136,10 +136,10 @@ def repeat_program(
             sensors=settings.sensors,
             output_to_stderr=settings.output_to_stderr,
         )
-        if done.answer is None:
+        if done.reply is None:
             return done.code, None
         power = None if done.power is None else read_table(done.power, "power")
-        document = _document(done.answer, power, plan, [why for _, why in chosen])
+        document = _document(done.reply, power, plan, [why for _, why in chosen])
     if done.code:
         document["notes"].append(f"The command ended with exit code {done.code}.")
     if out is not None:
@@ -208,25 +208,25 @@ def window_for(period_s: float | None, reach_s: float) -> float:
     return max(_LEAST_WINDOW_S, _PERIODS_IN_WINDOW * period_s, _REACHES_IN_WINDOW * reach_s)
 
 
-def _document(answer: Answer, power: pa.Table | None, plan: RepeatOrder, why: Sequence[str]) -> dict[str, Any]:
+def _document(reply: CaptureReply, power: pa.Table | None, plan: RepeatRequest, why: Sequence[str]) -> dict[str, Any]:
     # Of regions that run alone there is no reason for r.
     reasons = dict(zip((region.name for region in plan.regions), why, strict=False))
     # As they were asked for; what runs alone had its turn when it was seen.
     asked = {region.name: i for i, region in enumerate(plan.regions)}
-    done = sorted(answer.repeats, key=lambda repeats: asked.get(repeats.region.name, 0))
+    done = sorted(reply.repeats, key=lambda repeats: asked.get(repeats.region.name, 0))
     regions = [_region(one, power, reasons.get(one.region.name), alone=plan.alone) for one in done]
     return {
         "format": "magneton-repeats",
         "method": "alone" if plan.alone else "in_place",
-        "steps": answer.steps,
-        "step_kind": answer.step_kind,
+        "steps": reply.steps,
+        "step_kind": reply.step_kind,
         "window_s": plan.window_s,
         "rounds": plan.rounds,
         "simulated": any(e["simulated"] for r in regions for e in r["energies"]),
         "regions": regions,
-        "sensors": answer.sensors,
-        "versions": answer.versions,
-        "notes": list(answer.notes),
+        "sensors": reply.sensors,
+        "versions": reply.versions,
+        "notes": list(reply.notes),
     }
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magneton.collectors.attach.launch import NothingRecordedError, run_attached, site_folder
-from magneton.collectors.attach.request import Answer, Order, RepeatOrder, read_answers
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest, RepeatRequest, read_replies
 from magneton.collectors.sensors.discover import split
 from magneton.collectors.sensors.sampler import POWER_FILE
 from magneton.schemas.errors import UsageError
@@ -24,12 +24,12 @@ class RepeatedRun:
 
     Attributes:
         code: its exit code, as a shell would give it.
-        answer: what was done; NULL where the command failed before anything was.
+        reply: what was done; NULL where the command failed before anything was.
         power: file of the table ``power``, on CLOCK_MONOTONIC like the windows; NULL where no sensor was read.
     """
 
     code: int
-    answer: Answer | None
+    reply: CaptureReply | None
     power: Path | None
 
 
@@ -46,7 +46,7 @@ def check_sensors(sensors: Sequence[str] | None) -> None:
 
 def repeat_command(
     command: Sequence[str],
-    plan: RepeatOrder,
+    plan: RepeatRequest,
     scratch: Path,
     *,
     warmup_steps: int = 2,
@@ -74,20 +74,20 @@ def repeat_command(
     if warmup_steps < 1 or plan.rounds < 1 or not plan.window_s > 0 or any(r.times < 2 for r in repeated):
         raise UsageError("cannot repeat like this", remedy="at least 1 step of warm-up and 1 round, and 2 times")
     check_sensors(sensors)
-    order = Order(
+    request = CaptureRequest(
         capture=CaptureKind.REPEAT,
         raw=str(scratch / "raw"),
-        answers=str(scratch),
+        replies=str(scratch),
         warmup_steps=warmup_steps,
         steps=None,
         sensors=None if sensors is None else list(sensors),
         repeat=plan,
     )
-    code = run_attached(command, order, site_folder(scratch), sys.stderr.fileno() if output_to_stderr else None)
-    answers = read_answers(order)
-    answer = next((a for a in answers if a.rank == 0 and not a.failure), None)
-    if answer is None and not code:
-        failure = next((a.failure for a in answers if a.failure), None)
+    code = run_attached(command, request, site_folder(scratch), sys.stderr.fileno() if output_to_stderr else None)
+    replies = read_replies(request)
+    reply = next((a for a in replies if a.rank == 0 and not a.failure), None)
+    if reply is None and not code:
+        failure = next((a.failure for a in replies if a.failure), None)
         if failure is not None:
             raise NothingRecordedError(f"the recorder failed inside the command: {failure}")
         system = plan.regions[0].system
@@ -97,4 +97,4 @@ def repeat_command(
             f"the command ran, and fewer than {warmup_steps + 1} {what} were seen", remedy=f"{step}; try --warmup 1"
         )
     power = scratch / "raw" / CaptureKind.REPEAT / "rank0" / POWER_FILE
-    return RepeatedRun(code, answer, power if power.is_file() else None)
+    return RepeatedRun(code, reply, power if power.is_file() else None)

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from magneton.collectors.attach.request import Answer, Order
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest
 from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording import step_times
 from magneton.collectors.recording.knobs import FILE, write_knobs
@@ -33,13 +33,13 @@ class Session(ABC):
     """One capture while it is open.
 
     Args:
-        order: what to record.
+        request: what to record.
         rank: rank of this process.
         modules: outermost modules called so far.
     """
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
-        self.order, self.rank = order, rank
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
+        self.request, self.rank = request, rank
         self.modules = list(modules)
         self.steps = 0
         self.kind = ""
@@ -48,7 +48,7 @@ class Session(ABC):
     @property
     def complete(self) -> bool:
         """Whether all wanted steps have ended."""
-        return self.order.steps is not None and self.steps >= self.order.steps
+        return self.request.steps is not None and self.steps >= self.request.steps
 
     def called(self, module: Any, args: Sequence[Any]) -> None:
         """Take note of a call of an outermost module."""
@@ -65,30 +65,30 @@ class Session(ABC):
         self.steps += 1
 
     @abstractmethod
-    def finish(self, answer: Answer) -> None:
-        """Stop, write the raw files and say in the answer which."""
+    def finish(self, reply: CaptureReply) -> None:
+        """Stop, write the raw files and say in the reply which."""
 
     @abstractmethod
     def abandon(self) -> None:
         """Stop watching the program, and write nothing."""
 
-    def close(self) -> Answer:
+    def close(self) -> CaptureReply:
         """End the capture and return what it left."""
-        answer = Answer(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
-        self.finish(answer)
-        keys = {"capture": self.order.capture, "rank": self.rank}
-        below = ["0"] if self.order.capture == CaptureKind.VALUES else []
+        reply = CaptureReply(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
+        self.finish(reply)
+        keys = {"capture": self.request.capture, "rank": self.rank}
+        below = ["0"] if self.request.capture == CaptureKind.VALUES else []
         if below:
             keys["input_id"] = "0"
-        write_knobs(self.order.directory(self.rank, *below) / FILE, self.modules, keys)
-        wanted = self.order.steps
+        write_knobs(self.request.directory(self.rank, *below) / FILE, self.modules, keys)
+        wanted = self.request.steps
         if wanted is not None and self.steps < wanted:
-            answer.notes.append(f"The {self.order.capture} capture ended after {self.steps} of {wanted} steps.")
-            for capture in answer.captures:
+            reply.notes.append(f"The {self.request.name} ended after {self.steps} of {wanted} steps.")
+            for capture in reply.captures:
                 capture.incomplete = True
-        answer.versions = versions()
-        answer.devices = TorchProfile().devices()
-        return answer
+        reply.versions = versions()
+        reply.devices = TorchProfile().devices()
+        return reply
 
     def _synchronize(self) -> None:
         if self._torch.cuda.is_initialized():
@@ -98,12 +98,12 @@ class Session(ABC):
 class EnergySession(Session):
     """Sensors beside the bare program."""
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
-        super().__init__(order, rank, modules)
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
+        super().__init__(request, rank, modules)
         self._spans: list[tuple[int, int]] = []
         self._synchronize()
         self._anchors = anchors_now()
-        self._sampler = sample(order.directory(rank), order.sensors, rank=rank)
+        self._sampler = sample(request.directory(rank), request.sensors, rank=rank)
         self._sampler.__enter__()
         self._begin = time.monotonic_ns()
 
@@ -120,12 +120,12 @@ class EnergySession(Session):
         """Stop the sensors."""
         self._sampler.stop()
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, reply: CaptureReply) -> None:
         """Stop the sensors and write the times of the steps."""
         result = self._sampler.stop()
-        path = self.order.directory(self.rank) / step_times.FILE
+        path = self.request.directory(self.rank) / step_times.FILE
         step_times.write_steps(path, self._spans, {"capture": CaptureKind.ENERGY, "rank": self.rank})
-        answer.captures = self._sampler.captures() or [
+        reply.captures = self._sampler.captures() or [
             Capture(
                 name=CaptureKind.ENERGY,
                 kind=CaptureKind.ENERGY,
@@ -135,18 +135,18 @@ class EnergySession(Session):
                 anchors=[*self._anchors, *anchors_now()],
             )
         ]
-        answer.sensors, answer.notes = result.sensors, list(result.notes)
+        reply.sensors, reply.notes = result.sensors, list(result.notes)
 
 
 class ProfileSession(Session):
     """The native profiler."""
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
-        super().__init__(order, rank, modules)
-        steps = order.steps
-        self._warmup = max(0, order.warmup_steps - 1) if steps is not None else 0
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
+        super().__init__(request, rank, modules)
+        steps = request.steps
+        self._warmup = max(0, request.warmup_steps - 1) if steps is not None else 0
         self._anchors = anchors_now()
-        self._profile = TorchProfile(warmup_steps=self._warmup, steps=steps, stacks=order.stacks)
+        self._profile = TorchProfile(warmup_steps=self._warmup, steps=steps, stacks=request.stacks)
         self._profile.start()
 
     def step(self, kind: str) -> None:
@@ -156,18 +156,18 @@ class ProfileSession(Session):
             self.kind = kind
         else:
             super().step(kind)
-        if self.order.steps is not None:
+        if self.request.steps is not None:
             self._profile.step()
 
     def abandon(self) -> None:
         """Stop the profiler."""
         self._profile.stop()
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, reply: CaptureReply) -> None:
         """Stop the profiler and write its trace."""
         self._profile.stop()
-        file = self._profile.export(self.order.directory(self.rank))
-        answer.captures = [
+        file = self._profile.export(self.request.directory(self.rank))
+        reply.captures = [
             Capture(
                 name=CaptureKind.PROFILE,
                 kind=CaptureKind.PROFILE,
@@ -177,14 +177,14 @@ class ProfileSession(Session):
                 anchors=[*self._anchors, *anchors_now()],
             )
         ]
-        answer.notes = [SCRUBBED]
+        reply.notes = [SCRUBBED]
 
 
 class ValuesSession(Session):
     """The dispatch-level hook. What the program feeds its outermost modules counts as input."""
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
-        super().__init__(order, rank, modules)
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
+        super().__init__(request, rank, modules)
         self._recorder = ValueRecorder(unknown_constant=False)
         for module in self.modules:
             self._announce(module)
@@ -210,13 +210,13 @@ class ValuesSession(Session):
         """Stop recording."""
         self._recorder.__exit__(None, None, None)
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, reply: CaptureReply) -> None:
         """Stop recording and write the tables."""
         self._recorder.__exit__(None, None, None)
         keys = {"run_id": None, "capture": CaptureKind.VALUES, "rank": self.rank, "repeat": None, "input_id": "0"}
-        directory = self.order.directory(self.rank, "0")
+        directory = self.request.directory(self.rank, "0")
         write_tables(directory, tables_of(self._recorder, keys))
-        answer.captures = [
+        reply.captures = [
             Capture(
                 name=CaptureKind.VALUES,
                 kind=CaptureKind.VALUES,
@@ -226,7 +226,7 @@ class ValuesSession(Session):
                 file=str(directory / "ops.parquet"),
             )
         ]
-        answer.notes = [*notes_of(self._recorder), NO_SECOND]
+        reply.notes = [*notes_of(self._recorder), NO_SECOND]
 
 
 _SESSIONS: dict[str, type[Session]] = {
@@ -236,10 +236,10 @@ _SESSIONS: dict[str, type[Session]] = {
 }
 
 
-def open_session(order: Order, rank: int, modules: Sequence[Any]) -> Session:
+def open_session(request: CaptureRequest, rank: int, modules: Sequence[Any]) -> Session:
     """Begin a capture."""
-    if order.repeat is not None:
+    if request.repeat is not None:
         from magneton.collectors.attach.repeat_session import RepeatSession
 
-        return RepeatSession(order, rank, modules)
-    return _SESSIONS[order.capture](order, rank, modules)
+        return RepeatSession(request, rank, modules)
+    return _SESSIONS[request.capture](request, rank, modules)
