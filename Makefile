@@ -36,6 +36,10 @@ dev: $(VENV)/.dev ## Prepare .venv for development
 test: $(VENV)/.dev ## Run the quick tests (TEST_ARGS are passed on to pytest)
 	@$(BIN)/python -m pytest $(PARALLEL) -m "not (slow or torch or systems)" $(TEST_ARGS)
 
+.PHONY: test-lowest
+test-lowest: $(VENV)-lowest/.ready ## Run the quick tests with the lowest versions of all dependencies, in an environment of their own (.venv-lowest)
+	@$(VENV)-lowest/bin/python -m pytest $(PARALLEL) -m "not (slow or torch or systems)" $(TEST_ARGS)
+
 .PHONY: test-slow
 test-slow: $(VENV)/.dev ## Run the slow tests
 	@$(BIN)/python -m pytest -m slow $(TEST_ARGS)
@@ -101,6 +105,15 @@ $(VENV)-torch/.ready: pyproject.toml
 	@$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
 	@$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 transformers==5.24.0
 	@$(VENV)-torch/bin/python -m pip install --quiet --disable-pip-version-check torch==2.13.0 --editable . --group dev
+	@touch $@
+
+# Only what the core imports is at its lowest version; pip chooses the tools of the tests.
+$(VENV)-lowest/.ready: pyproject.toml .ci/lowest.py
+	@echo "Preparing $(VENV)-lowest ..." >&2
+	@test -x $(VENV)-lowest/bin/python || $(PYTHON) -m venv $(VENV)-lowest
+	@$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@$(VENV)-lowest/bin/python .ci/lowest.py pyproject.toml > $(VENV)-lowest/constraints.txt
+	@$(VENV)-lowest/bin/python -m pip install --quiet --disable-pip-version-check --constraint $(VENV)-lowest/constraints.txt --editable . --group test
 	@touch $@
 
 # After .core, so that `make -j` never installs twice at once into one environment.

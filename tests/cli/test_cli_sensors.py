@@ -11,7 +11,7 @@ import pytest
 from tests.support.powercap import powercap
 
 from magneton.cli.app import main
-from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
+from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.collectors.sensors.survey import survey
 
 FAKES = Path(__file__).resolve().parents[2] / "benchmarks" / "fakes"

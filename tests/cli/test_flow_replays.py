@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from magneton.collectors.replay.windows import NotRepeatableError, Replay, ReplayedCall, replay_in_turns
-from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
+from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.flows.replays import measure_replays, replay_window_s
 from magneton.schemas.errors import UsageError
 

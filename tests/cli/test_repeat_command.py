@@ -14,7 +14,7 @@ from magneton.analysis.energy.repeats.in_place import NO_SENSOR, RepeatedWindow,
 from magneton.analysis.energy.repeats.regions import DEFAULT_TIMES, MAX_TIMES, RegionTime, find_regions, times_for
 from magneton.analysis.recording import Recording
 from magneton.cli.app import main
-from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
+from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.flows.normalize import normalize
 from magneton.flows.repeat import sensor_of, window_for
 from magneton.schemas.errors import InsufficientRepeatsError

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
+from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.flows.normalize import normalize
 
 pytestmark = pytest.mark.systems

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.torch
 
 from magneton.cli.commands.repeat import show  # noqa: E402
 from magneton.collectors.replay.torch import NotRepeatableError, repeat_in_place  # noqa: E402
-from magneton.collectors.sensors.discover import POWERCAP_VARIABLE  # noqa: E402
+from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE  # noqa: E402
 
 FAKES = Path(__file__).resolve().parents[2] / "benchmarks" / "fakes"
 GPU = {"uuid": "GPU-1", "mig": False, "idle_w": 100, "busy_w": 100, "update_ms": 20, "counter_ms": 10}

@@ -79,7 +79,7 @@ class Recording:
         return read_table(path, name, columns=wanted) if path.is_file() else RUN_TABLES[name].empty().select(wanted)
 
     def of_rank(self, name: str, rank: int, columns: tuple[str, ...] | None = None) -> pa.Table:
-        """Return the rows of a table that are of a rank; those without one are of rank 0. ``columns`` must hold ``rank``."""
+        """Return the rows of a table that belong to a rank. Rows without a rank belong to rank 0. ``columns`` must hold ``rank``."""
         table = self.table(name, columns)
         mine = pc.equal(pc.fill_null(table["rank"], 0), rank)
         # Most recordings have one rank: then there is nothing to copy.

@@ -34,7 +34,7 @@ class Rows(Protocol):
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: whole decimals as integers, bytes in base64, NaN and infinity as null."""
+    """Return the JSON form of a value: whole decimals as integers, bytes in base64, NaN and infinity as null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, decimal.Decimal):
@@ -67,7 +67,7 @@ def write_document(document: Any) -> None:
 
 
 def _is_plain(kind: pa.DataType) -> bool:
-    """Tell whether JSON takes the values of a type as they are (NaN and infinity become null by themselves)."""
+    """Tell whether values of a type can be written to JSON without conversion (NaN and infinity become null anyway)."""
     return bool(
         pa.types.is_integer(kind)
         or pa.types.is_boolean(kind)
@@ -100,7 +100,7 @@ def write_json(rows: Rows) -> int:
 
 
 def _text(value: Any) -> str | None:
-    """Return a value that is no number, truth value or text as CSV has it."""
+    """Return the CSV form of a value that is not a number, boolean or text."""
     if value is None:
         return None
     if isinstance(value, decimal.Decimal):
@@ -163,15 +163,15 @@ def _shown(value: Any) -> Text:
 
 
 class _Stdout(Console):
-    """A console that lets a closed pipe be seen; rich would leave with exit code 1."""
+    """A console that passes a closed pipe on as an error. rich itself would exit with code 1."""
 
     def on_broken_pipe(self) -> None:
-        """Hand on the error."""
+        """Raise the error again."""
         raise BrokenPipeError
 
 
 def stdout_console() -> Console:
-    """Return a console on stdout; when that is no terminal, wide enough that nothing is cut."""
+    """Return a console on stdout. If stdout is not a terminal, it is wide enough that nothing is cut."""
     console = _Stdout(highlight=False)
     return console if console.is_terminal else _Stdout(highlight=False, width=1_000_000)
 
@@ -184,7 +184,7 @@ def show_table(
     wrap: Iterable[str] = (),
     title: str | None = None,
 ) -> None:
-    """Show records as a table for people. Names are data: control characters are escaped, markup is not read.
+    """Show records as a text table. Control characters in names are escaped, and markup in names has no effect.
 
     Args:
         names: column headings; no heading is shown when all are empty.
@@ -209,7 +209,7 @@ def show_table(
 
 
 def show_text(text: str) -> None:
-    """Show a paragraph of ours below a table, wrapped to the terminal."""
+    """Show a paragraph below a table, wrapped to the width of the terminal."""
     console = _Stdout(highlight=False)
     console.print()
     console.print(Text(text), soft_wrap=not console.is_terminal)

@@ -1,1 +1,1 @@
-"""What strings the stages together; the public Python API."""
+"""Functions that call the stages one after the other; the public Python API."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from magneton.analysis.diff.pipeline import diff
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
-from magneton.analysis.report.markdown import render
+from magneton.analysis.report.registry import rendered
 from magneton.flows.normalize import normalize
 from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
 from magneton.schemas.errors import InputNotFoundError
@@ -33,7 +33,7 @@ class Published:
 
 
 def default_output(a: Path, b: Path) -> Path:
-    """Return ``out/<a>-vs-<b>`` for two inputs, from their names without what a file name should not hold."""
+    """Return ``out/<a>-vs-<b>`` for two inputs. Characters that a file name should not contain are replaced."""
     return Path("out") / f"{_slug(a)}-vs-{_slug(b)}"
 
 
@@ -54,16 +54,16 @@ def compare(
 ) -> Published:
     """Compare two inputs and write ``diff.json``, its tables and a report.
 
-    A recording without tables, or a bare trace (or a folder with one trace per rank), is normalised on the way; its tables
-    are kept under ``runs/`` in the output, and the input itself is never written to. An earlier diff in the same place is
-    replaced once the new one is complete.
+    A recording without tables, or a trace (a file, or a folder with one trace per rank), is normalised first. Its tables are
+    kept under ``runs/`` in the output. The input itself is never written to. An earlier diff in the same place is replaced
+    once the new one is complete.
 
     Args:
         a: recording directory or trace of side A.
         b: the same of side B.
         out: output directory (default: ``default_output``).
         settings: what to compare and how.
-        progress: is told what is going on.
+        progress: called with a text about the current work.
 
     Raises:
         MagnetonError: an input cannot be read, or the two are not comparable.
@@ -87,7 +87,8 @@ def compare(
         result = diff(Recording.open(sides[0]), Recording.open(sides[1]), settings or DiffSettings(), tool)
         for name, (table, data) in result.tables.items():
             write_table(staging / f"{name}.parquet", table, data)
-        (staging / "report.md").write_text(render(result.document), encoding="utf-8")
+        for name, text in rendered(result.document):
+            (staging / name).write_text(text, encoding="utf-8")
         (staging / DIFF_NAME).write_bytes(encode_json(result.document))
     return Published(target, result.document)
 

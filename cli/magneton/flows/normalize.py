@@ -45,15 +45,15 @@ def normalize(
 ) -> Manifest:
     """Turn traces of one job, or the raw files of one recording, into a recording with tables.
 
-    What the manifest of a recording says (label, system, workload, devices, clock anchors) is carried over, and its raw
-    files must have the hashes it states.
+    For a recording, its manifest is carried over (label, system, workload, devices, clock anchors). The raw files must have
+    the hashes that the manifest states.
 
     Args:
         inputs: trace files, one per rank, or a folder that holds them; or one recording.
         out: directory to publish.
         options: see ``NormalizeOptions``.
         capture_traces: traces taken while GPU graphs were captured, or a folder of them.
-        keep_raw: copy the inputs into the recording; stands above ``options``.
+        keep_raw: copy the inputs into the recording. It overrides ``options``.
         extras: power logs and benchmark results that join the recording.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Recordings as a user asks for them: what one holds, what its tables mean, and SQL over several."""
+"""What a recording holds, what its tables mean, and SQL over several recordings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def describe(directory: Path) -> dict[str, Any]:
     Returns:
         ``directory``; ``manifest`` as written; ``tables`` (rows by table); ``captures`` (rows of that table, with the counts
         of input events kept, merged, ignored and quarantined); ``health`` (warnings, and quarantined events by reason).
-        The last three are NULL for a recording that has not been normalised.
+        The last three are None for a recording that has not been normalised.
 
     Raises:
         MagnetonError: as ``Recordings`` does.

@@ -39,7 +39,7 @@ from magneton.schemas.parquet import read_table
 
 __all__ = ["RepeatSettings", "repeat_program"]
 
-# Long enough for a sensor of 20 updates a second to be seen; without any, times settle sooner.
+# Least length of a window: 20 updates of a sensor with 20 updates per second. Without a sensor, times need less.
 _LEAST_WINDOW_S, _WINDOW_WITHOUT_SENSOR_S = 1.0, 0.5
 _PERIODS_IN_WINDOW, _REACHES_IN_WINDOW = 20, 5
 # Of a sensor that showed no change while it was watched.
@@ -53,15 +53,16 @@ class RepeatSettings:
     """How operators are repeated.
 
     Attributes:
-        times: r; None: from the recording's times and the sensor's update period, for each region.
+        times: r, how often a call runs in windows that repeat; None: chosen for each region from the times in the recording and
+            the update period of the sensor.
         window_s: least length of a window, s; None: from the sensor.
         rounds: pairs of windows.
-        copies: sets of arguments that take turns; None: so many that none is still in a cache.
+        copies: number of sets of arguments, used in turn; None: so many that the cache cannot hold them all.
         alone: replay a region by itself, on the inputs it had in a step, instead of repeating it in place.
         warmup_steps: steps before the first that is repeated.
         sensors: sensors to read; None: all there are.
         output_to_stderr: send what the command writes to stdout to stderr.
-        report: told what is done.
+        report: called with a text about the current work.
     """
 
     times: int | None = None
@@ -84,22 +85,22 @@ def repeat_program(
     out: Path | None = None,
     overwrite: bool = False,
 ) -> tuple[int, dict[str, Any] | None]:
-    """Run a command once with regions of it repeated, and return what one of their calls takes.
+    """Run a command once with regions of it repeated, and return time and energy of one of their calls.
 
     Args:
         run: recording that names the regions; one without tables is normalised on the way.
-        names: operators or paths of modules; with ``onnx:``, ``jax:`` or ``tensorflow:`` before it, an operation of that
-            system or its place in the program, which is not looked up in the recording.
+        names: operators or paths of modules. A name that begins with ``onnx:``, ``jax:`` or ``tensorflow:`` is an operation of
+            that system, or its place in the program; it is not looked up in the recording.
         command: the program and its arguments, as the user typed them.
         settings: how.
         out: JSON file to write.
         overwrite: replace an earlier one.
 
     Returns:
-        The command's exit code, and the document; NULL where the command failed before anything was repeated.
+        The command's exit code, and the document; None if the command failed before anything was repeated.
 
     Raises:
-        UsageError: a name that the recording does not have, or settings that make no sense.
+        UsageError: a name that the recording does not have, or settings that contradict one another.
         MagnetonError: the recording cannot be read, the output is taken, or the command left nothing.
     """
     if not command:
@@ -149,7 +150,7 @@ def repeat_program(
 
 
 def _of_another_system(names: Sequence[str], *, alone: bool) -> list[Region]:
-    """Return the regions that names with a system before them stand for (``onnx:MatMul``); none where they are of PyTorch.
+    """Return the regions of names that begin with a system (``onnx:MatMul``); an empty list for names of PyTorch.
 
     Raises:
         UsageError: names of several systems, or what can only run alone is to be repeated in place.
@@ -165,7 +166,7 @@ def _of_another_system(names: Sequence[str], *, alone: bool) -> list[Region]:
 
 
 def _check_output(out: Path, *, overwrite: bool) -> None:
-    """Refuse an output before anything runs; ``publish_file`` would only afterwards."""
+    """Refuse an output before anything runs. ``publish_file`` would refuse it only at the end."""
     if out.exists() and not (overwrite and out.is_file()):
         raise OutputExistsError("already exists", path=out, remedy="choose another output or pass --force")
     if not out.parent.is_dir():
@@ -182,7 +183,10 @@ def _opened(run: Path, scratch: Path) -> Recording:
 
 
 def sensor_of(names: Sequence[str] | None) -> tuple[float | None, float]:
-    """Return the update period of the slowest device's best reading, and how far back it looks, s; NULL and 0 without."""
+    """Return the update period of the slowest sensor, and the longest time that a reading averages over, s.
+
+    Of each device the best field counts. Without a sensor the result is None and 0.
+    """
     opened = open_sensors(SENSORS if names is None else names)
     # Nothing to watch takes no time.
     found = survey(opened=opened, seconds=_WATCH_S if opened.sensors else 0.0)
@@ -209,9 +213,9 @@ def window_for(period_s: float | None, reach_s: float) -> float:
 
 
 def _document(reply: CaptureReply, power: pa.Table | None, plan: RepeatRequest, why: Sequence[str]) -> dict[str, Any]:
-    # Of regions that run alone there is no reason for r.
+    # Regions that run alone have no r.
     reasons = dict(zip((region.name for region in plan.regions), why, strict=False))
-    # As they were asked for; what runs alone had its turn when it was seen.
+    # In the order of the request. With --alone, regions ran in the order in which they occurred.
     asked = {region.name: i for i, region in enumerate(plan.regions)}
     done = sorted(reply.repeats, key=lambda repeats: asked.get(repeats.region.name, 0))
     regions = [_region(one, power, reasons.get(one.region.name), alone=plan.alone) for one in done]
@@ -250,7 +254,7 @@ def _region(repeats: RegionRepeats, power: pa.Table | None, why: str | None, *, 
     }
     try:
         if repeats.reason is not None:
-            # That a call cannot be repeated, and that there was no time to, are different things.
+            # Two different errors: the call cannot be repeated, or there was no time to repeat it.
             raise (InsufficientRepeatsError if not repeats.tried else NotRepeatableError)(repeats.reason)
         if alone:
             time, energies = time_alone(windows), energies_alone(windows, power)
@@ -262,7 +266,7 @@ def _region(repeats: RegionRepeats, power: pa.Table | None, why: str | None, *, 
     found["energies"] = [energy_document(one, calls) for one in energies]
     unlike = next((e.refusal for e in energies if isinstance(e.refusal, NotComparableError)), None)
     if unlike is not None:
-        # A device at another clock takes another time as well.
+        # If the clock of a device differed, the time is not comparable either.
         found["refusal"] = refusal_document(unlike)
         return found
     found["time"] = estimate_document(time, calls, "s")
@@ -282,7 +286,7 @@ def estimate_document(estimate: RepeatEstimate, calls: int, unit: str) -> dict[s
 
 
 def energy_document(one: DeviceRepeat, calls: int) -> dict[str, Any]:
-    """Return the energy on a device; every value is NULL where it is refused."""
+    """Return the energy on a device; every value is None if the energy is refused."""
     names = [f"{k}_j{end}" for end in ("", "_per_call") for k in ("value", "low", "high")]
     values: dict[str, Any] = dict.fromkeys(names) | {"identified": None}
     if one.estimate is not None:

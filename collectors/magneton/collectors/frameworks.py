@@ -1,4 +1,4 @@
-"""Importing frameworks where they are needed, and saying what to do where they are missing."""
+"""Importing a framework when it is needed, with an error that says how to install it."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Any
 from magneton.schemas.errors import MissingDependencyError
 
 
-def import_framework(name: str, purpose: str, install: str) -> Any:
+def import_framework(name: str, purpose: str, extra: str) -> Any:
     """Return a module of a framework.
 
     Args:
         name: the module.
         purpose: what needs it, for the message: ``recording a PyTorch program``.
-        install: what to give to ``pip install``.
+        extra: the extra of this package that brings it (``[project.optional-dependencies]`` of pyproject.toml).
 
     Raises:
-        MissingDependencyError: it is not installed. What an installed one lacks is raised as it is.
+        MissingDependencyError: the framework is not installed. An ImportError inside an installed framework is passed on.
     """
     try:
         return importlib.import_module(name)
@@ -25,5 +25,5 @@ def import_framework(name: str, purpose: str, install: str) -> Any:
         if error.name != name:
             raise
         raise MissingDependencyError(
-            f"{purpose} needs {name}, which is not installed", remedy=f"pip install {install}"
+            f"{purpose} needs {name}, which is not installed", remedy=f"pip install 'magneton[{extra}]'"
         ) from error

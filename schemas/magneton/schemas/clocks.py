@@ -1,7 +1,7 @@
-"""Bringing clocks together through anchors, in exact arithmetic.
+"""Converting times of one clock to times of another, in exact arithmetic.
 
-An anchor is one instant read on two clocks at once. One anchor gives an offset, two or more give straight lines between
-neighbours, continued beyond the outermost. Nothing is ever guessed: without an anchor the clocks stay apart.
+An anchor is one instant read on two clocks at once. One anchor gives a fixed offset. Several anchors give straight lines between
+neighbouring anchors; the outermost lines continue beyond the first and last anchor. Without an anchor, times are not converted.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class ClockMap:
 def clock_map(anchors: Iterable[ClockAnchor], source: str, target: str = Clock.REALTIME) -> ClockMap:
     """Return the map from clock ``source`` to clock ``target``.
 
-    Two clocks other than ``realtime`` meet through it.
+    Two clocks other than ``realtime`` are converted through ``realtime``.
 
     Raises:
         ClockAlignmentError: no anchor of a clock that is needed, anchors that contradict one another, or clocks that

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ DOC_KEY = b"magneton.doc"
 
 @dataclass(frozen=True)
 class Column:
-    """One column: ``unit`` is NULL-safe free text (``ns``, ``W``, ``bytes``), ``required`` means it must be present."""
+    """One column. ``unit`` is free text such as ``ns`` or ``bytes``, or None. A ``required`` column must be in every file."""
 
     name: str
     type: pa.DataType
@@ -59,6 +60,10 @@ class Table:
 
     def arrow_schema(self) -> pa.Schema:
         """Return the Arrow schema (without the version; the writer adds it)."""
+        return self._schema
+
+    @functools.cached_property
+    def _schema(self) -> pa.Schema:
         return pa.schema([c.field() for c in self.columns])
 
     def column_names(self) -> list[str]:

@@ -41,7 +41,7 @@ class ClockAnchor(msgspec.Struct, omit_defaults=True):
 
 
 class Capture(msgspec.Struct, omit_defaults=True):
-    """One execution: the files it left, per rank. ``file`` is the ``path`` of the file that was read for it."""
+    """One execution of the system, observed in one way, on one rank. ``file`` is the ``path`` of the file that was read for it."""
 
     name: str
     kind: str
@@ -55,14 +55,14 @@ class Capture(msgspec.Struct, omit_defaults=True):
 
 
 class System(msgspec.Struct, omit_defaults=True):
-    """The system that ran: name, and versions of it and of what it stands on."""
+    """The system that ran: its name, its version and the versions of its libraries."""
 
     name: str | None = None
     versions: dict[str, str] = {}
 
 
 class Workload(msgspec.Struct, omit_defaults=True):
-    """The work done. NULL where nobody said; ``source`` tells who did."""
+    """The work that was done; null where it is unknown. ``source`` names where the numbers come from."""
 
     model: str | None = None
     batch: int | None = None

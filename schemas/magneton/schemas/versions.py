@@ -1,4 +1,4 @@
-"""One version number for everything we write, and the steps that bring older files up to it.
+"""One version number for all files, and the steps that bring older files up to it.
 
 A version-N reader opens any older version by applying the steps to k = old+1 .. N, refuses a newer one by name, and
 refuses a file that states none. The steps to one version live in one module, for example ``update_to_2``, and are

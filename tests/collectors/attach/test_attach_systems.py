@@ -72,13 +72,13 @@ def attach(tmp_path: Path) -> Iterator[Attach]:
 
 @pytest.fixture
 def jax() -> Any:
-    return pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
+    return pytest.importorskip("jax", reason="jax is not installed (pip install 'magneton[jax]')")
 
 
 @pytest.fixture
 def ort() -> Any:
-    pytest.importorskip("onnx", reason="onnx is not installed (pip install onnx onnxruntime)")
-    return pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxruntime)")
+    pytest.importorskip("onnx", reason="onnx is not installed (pip install 'magneton[onnx]')")
+    return pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install 'magneton[onnx]')")
 
 
 def test_effects_of_a_jax_program_happen_as_often_as_without(jax: Any, attach: Attach) -> None:
@@ -247,7 +247,7 @@ def test_a_session_from_before_is_told(ort: Any, attach: Attach) -> None:
 
 
 def test_random_numbers_of_tensorflow_go_on(attach: Attach) -> None:
-    tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed (pip install tensorflow)")
+    tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed (pip install 'magneton[tensorflow]')")
 
     def program() -> list[float]:
         tf.random.set_seed(7)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax", reason="jax is not installed (pip install jax)")
+jax = pytest.importorskip("jax", reason="jax is not installed (pip install 'magneton[jax]')")
 
 pytestmark = pytest.mark.systems
 
@@ -430,4 +430,4 @@ def test_without_jax_the_remedy_is_said(monkeypatch):
     monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(MissingDependencyError) as error:
         import_jax()
-    assert error.value.remedy == "pip install jax"
+    assert error.value.remedy == "pip install 'magneton[jax]'"

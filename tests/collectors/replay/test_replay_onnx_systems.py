@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-onnx = pytest.importorskip("onnx", reason="onnx is not installed (pip install onnx onnxruntime)")
-ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install onnx onnxruntime)")
+onnx = pytest.importorskip("onnx", reason="onnx is not installed (pip install 'magneton[onnx]')")
+ort = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed (pip install 'magneton[onnx]')")
 
 pytestmark = pytest.mark.systems
 
@@ -528,5 +528,5 @@ def test_a_provider_that_gives_way_to_another_is_refused(monkeypatch: pytest.Mon
 
 def test_a_missing_framework_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
-    with pytest.raises(MissingDependencyError, match="pip install onnx onnxruntime"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'magneton\[onnx\]'"):
         quick(product(), {"x": X})

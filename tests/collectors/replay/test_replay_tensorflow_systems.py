@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed (pip install tensorflow)")
+tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed (pip install 'magneton[tensorflow]')")
 
 pytestmark = pytest.mark.systems
 
@@ -495,5 +495,5 @@ def test_without_tensorflow_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr("importlib.import_module", missing)
-    with pytest.raises(MissingDependencyError, match="pip install tensorflow"):
+    with pytest.raises(MissingDependencyError, match=r"pip install 'magneton\[tensorflow\]'"):
         calls_of(lambda x: x, 1.0)

@@ -17,7 +17,7 @@ import pytest
 from tests.support.powercap import powercap
 
 from magneton.collectors.sensors import SensorUnavailableError, anchors_now, sample
-from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
+from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.schemas.clocks import clock_map
 from magneton.schemas.errors import UsageError
 from magneton.schemas.parquet import read_table

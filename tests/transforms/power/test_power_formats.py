@@ -16,7 +16,7 @@ from magneton.schemas import codes as all_codes
 from magneton.schemas.clocks import anchors_from_readings
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, InputNotFoundError, MagnetonError, UsageError
 from magneton.transforms.power.log import PowerOptions
-from magneton.transforms.power.registry import FORMATS, find_format, read_power, rebase
+from magneton.transforms.power.registry import find_format, formats, read_power, rebase
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000{}"
 HEADER = "timestamp_ns,clock,device_kind,device_id,field,value,unit\n"
@@ -435,6 +435,6 @@ def test_damaged_logs_are_read_or_refused_and_the_books_balance(tmp_path, seed, 
 def test_every_format_tells_itself_from_the_others(tmp_path):
     named = {"nvidia-smi": 0, "csv": 1, "ptdaemon": 2, "amd-smi": 3, "prometheus-text": 4, "prometheus-json": 5}
     # Our own file is Parquet: no text can be taken for it.
-    assert {f.name for f in FORMATS} == named.keys() | {"magneton_power"}
+    assert {f.name for f in formats()} == named.keys() | {"magneton_power"}
     for name, i in named.items():
-        assert [f.name for f in FORMATS if f.sniff(SEEDS[i])] == [name]
+        assert [f.name for f in formats() if f.sniff(SEEDS[i])] == [name]

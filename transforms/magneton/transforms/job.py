@@ -1,4 +1,4 @@
-"""One job of the normaliser: its options, its input files on their way, and what joins it from other readers."""
+"""One job of the normaliser: its options, its input files, and what other readers add."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class NormalizeOptions:
         allow_truncated: keep what can be read of a file that stops in the middle.
         max_event_dur_ns: longest credible event; longer ones are quarantined.
         max_decompressed_bytes: most bytes one file may decompress to.
-        max_ratio: most bytes out per byte in, past ``ratio_floor_bytes``.
+        max_ratio: largest ratio of decompressed to compressed bytes, once ``ratio_floor_bytes`` were decompressed.
         ratio_floor_bytes: see ``max_ratio``.
         memory_limit_mb: room for staged events in memory; more is spilled to disk beside the output.
         progress: called with what is being done, how much is done, and of how much (None: unknown).
@@ -96,7 +96,7 @@ class Extra:
 
 @dataclass
 class CaptureFile:
-    """One input file on its way.
+    """One input file while it is being read.
 
     Attributes:
         path: where it lies.

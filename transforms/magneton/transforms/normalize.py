@@ -6,6 +6,7 @@ GPU graphs were captured, and publishes a directory with the raw files, every ta
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import shutil
 import time
@@ -67,7 +68,7 @@ def normalize(
         out: directory to publish.
         options: see ``NormalizeOptions``.
         capture_traces: traces taken while GPU graphs were captured, or a folder of them.
-        extra: rows and facts from other files.
+        extra: rows and facts from power logs, benchmark results and recorders.
 
     Returns:
         The manifest as written.
@@ -169,13 +170,13 @@ def _find(paths: Sequence[Path], kind: str, limits: Limits, notes: list[str]) ->
             except InputFormatError:
                 notes.append(f"left out {member.name}: not a trace in a format we read")
         if not members:
-            raise InputFormatError("holds no trace files in a format we read", path=path)
+            raise InputFormatError("holds no trace files in a known format", path=path)
         found += _without_copies(members, notes)
     return found
 
 
 def _folder(path: Path) -> Path:
-    """Return the folder whose files are meant: a TensorBoard log keeps each profile in `plugins/profile/<time>`."""
+    """Return the folder that holds the files. A TensorBoard log keeps each profile in `plugins/profile/<time>`."""
     profiles = path / "plugins" / "profile"
     if not profiles.is_dir():
         return path
@@ -190,7 +191,7 @@ def _folder(path: Path) -> Path:
 
 
 def _without_copies(members: Sequence[CaptureFile], notes: list[str]) -> list[CaptureFile]:
-    """Leave out JSON that JAX writes beside an ``xplane.pb``: it is made of it, and says less."""
+    """Leave out the JSON that JAX writes beside an ``xplane.pb``. It is made from the ``xplane.pb`` and holds less."""
     if not any(m.source.FORMAT == "xplane" for m in members):
         return list(members)
     for member in members:
@@ -307,6 +308,7 @@ def _label(path: Path) -> str:
         name = shorter
 
 
+@functools.cache
 def _version() -> str:
     try:
         return importlib.metadata.version("magneton")

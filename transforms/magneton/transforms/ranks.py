@@ -22,7 +22,7 @@ def assign_ranks(files: Sequence[CaptureFile], *, of_several: bool) -> None:
 
     Args:
         files: files that were read.
-        of_several: several files or a folder were given: missing ranks are then worth a warning.
+        of_several: several files or a folder were given. Then missing ranks cause a warning.
 
     Raises:
         RankError: two files claim one rank, a rank is not below the world size, or ranks cannot be told apart.
@@ -74,7 +74,7 @@ def _check(files: Sequence[CaptureFile], *, of_several: bool) -> None:
     if len(sizes) > 1:
         (one, first), (two, second) = list(sizes.items())[:2]
         raise RankError(
-            f"is of a job of {two} ranks, but {first.path} is of one of {one}",
+            f"belongs to a job of {two} ranks, but {first.path} belongs to one of {one}",
             path=second.path,
             remedy="give files of one job",
         )

@@ -1,10 +1,13 @@
-"""Fused operators: one call that launches many kernels stands for a stretch of single operators on the other side.
+"""Fused operators: one call with many kernels replaces several single operators of the other side.
 
-A compiled function takes the place of operators that the other side runs one by one, often interleaved with operators
-that both sides have (gradient accumulation between the layers of a backward pass). Sequence alignment leaves those
-scattered in many gaps; here the fused call gathers them: outwards from its own place, only operators of the same pass
-(forward or backward) that share a tensor size with it where sizes are known, no more kernels than it could plausibly
-replace, and never across a long stretch that matches throughout.
+Example: a function compiled by ``torch.compile``. The operators it replaces are often interleaved with operators that both
+sides have, such as gradient accumulation between the layers of a backward pass. Sequence alignment leaves them in many separate
+gaps. Here the fused call gathers them, outwards from its own place, under four conditions:
+
+* they belong to the same pass, forward or backward;
+* they share a tensor size with the call, where sizes are known;
+* together they have at most ``MAX_RATIO`` kernels for each kernel of the call;
+* no run of ``SOLID_RUN`` matched operators lies in between.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ class Fused:
 
 
 def kernels(leaf: Node) -> float:
-    """Return the device activities of one call of a leaf, whatever its work was divided by."""
+    """Return the number of device activities of one call of a leaf. The work of a leaf may be per sample or token."""
     return (leaf.work.n_kernels + leaf.work.n_transfers) / (leaf.work.n_calls or 1.0) if leaf.work else 0.0
 
 
@@ -62,7 +65,7 @@ def gather(
         key=lambda item: item[:2],
         reverse=True,
     )
-    # An operator that the fused side has left over just as often has its partner there, not inside the fused call.
+    # If the fused side has as many unmatched calls of an operator, these are the partners, and not the fused call.
     left_own = Counter(leaf.token for leaf in own if leaf in free)
     left_other = Counter(leaf.token for leaf in other if leaf in free)
     kept = {name for name, count in left_other.items() if left_own[name] >= count}

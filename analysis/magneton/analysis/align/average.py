@@ -97,6 +97,7 @@ def _copy(source: Node) -> Node:
         source.shapes,
         source.module,
         backward=source.backward,
+        calls=source.calls,
         detail=source.detail,
     )
 

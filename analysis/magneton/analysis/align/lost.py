@@ -1,7 +1,7 @@
-"""Kernel launches whose kernel is not in the recording: work that was done and of whose time nothing is known.
+"""Kernel launches whose kernel is not in the recording: the work was done, and its time is unknown.
 
-Profilers lose device records (full buffers, a window that closes early) without a word in the file. What is left of such
-work is its launch, and that keeps its place in the tree of work, so that it is neither taken for absent nor for free.
+Profilers lose device records, for example when a buffer is full, and the file does not say so. The launch of such a kernel is
+still recorded. It keeps its place in the tree of work, so that the work is not taken for absent or for free.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ class Lost:
 
     Attributes:
         rows: those without a kernel, rows of ``launches``.
-        n_launches: number of all by step (NULL: outside of steps).
+        n_launches: number of all by step (None: outside of steps).
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     n_launches: Counter[int | None] = field(default_factory=Counter)
 
     def in_steps(self, steps: Iterable[int | None] | None) -> tuple[int, int]:
-        """Return the number of launches without a kernel and of all launches in some steps (None: in the capture)."""
+        """Return two numbers for some steps (None: the whole capture): launches without a kernel, and all launches."""
         if steps is None:
             return len(self.rows), self.n_launches.total()
         wanted = set(steps)

@@ -1,8 +1,9 @@
 """Structural alignment of two trees of work: top down, in order, largest agreement first.
 
-Children of matched nodes are aligned as sequences. What stays between two matched neighbours is opened one level at a
-time and aligned again, so that a wrapper on one side does not matter; what still stays at the leaves becomes one region
-of several operators against several. The result does not depend on which side is called A.
+Children of matched nodes are aligned as sequences. The nodes that remain between two matched neighbours are a gap. Their
+children take their place, and the gap is aligned again, level by level. So a wrapper that only one side has does not matter.
+What remains at the leaves becomes one region of several operators against several. The result does not depend on which side is
+called A.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from magneton.analysis.align.similarity import STRONG, WEAK, Similarity
 from magneton.analysis.align.tree import Node
 from magneton.schemas.kinds import Evidence
 
-# Share of all leaves that must match by themselves before neighbours may vouch for the rest.
+# Share of all leaves that must match by themselves before matched neighbours count as evidence for the rest.
 MIN_STRONG_SHARE = 0.3
 # The kernels of two replayed graphs are compared one by one if at least this share of their time finds a partner.
 MIN_PAIRED_INSIDE = 0.5
@@ -38,8 +39,8 @@ MAX_CALL = 12
 class Correspondence:
     """Leaves of side A and of side B that do the same work; one list is empty where the other side has none.
 
-    ``calls`` is the number of operators called on each side, where that is known apart from the leaves: one that copies a bias
-    before it multiplies is one operator with two leaves.
+    ``calls`` is the number of operators called on each side, where it is known. It may differ from the number of leaves:
+    ``aten::addmm`` that copies its bias and then multiplies is one operator with two leaves.
     """
 
     a: list[Node]
@@ -67,7 +68,7 @@ class Matcher:
 
     Attributes:
         similarity: how alike two nodes are.
-        look_inside: take two calls that replay a graph each apart, kernel by kernel.
+        look_inside: compare two calls that each replay a graph kernel by kernel.
     """
 
     similarity: Similarity = field(default_factory=Similarity)
@@ -147,7 +148,7 @@ class Matcher:
                 yield i, j
 
     def _informative(self, node: Node) -> bool:
-        """Tell whether equality of this structure says something beyond a single name."""
+        """Tell whether a node holds more than a name: known shapes, or three leaves or more."""
         return node.n_items >= 3 or self.similarity.profile(node).has_shapes
 
     def _run_of_names(self, left: list[Node], right: list[Node]) -> list[tuple[int, int]]:
@@ -172,7 +173,7 @@ class Matcher:
 
     @staticmethod
     def _one_call(u: Node, v: Node) -> bool:
-        """Tell whether two calls of one small operator differ in what they consist of: then the call is the region."""
+        """Tell whether two calls of one small operator consist of different parts; then the whole call is the region."""
         small = max(u.n_items, v.n_items) <= MAX_CALL
         return u.kind == v.kind == "op" and u.token == v.token and u.n_items != v.n_items and small
 
@@ -184,11 +185,11 @@ class Matcher:
         if not a or not b or not largest:
             self._gaps.append(_Gap(_leaves(a), _leaves(b), place))
             return
-        # Nodes of similar size open together, so that a gap is aligned a few times and not once per node.
+        # Nodes of similar size are opened together, so that a gap is aligned a few times and not once per node.
         work.append((_opened(a, largest), _opened(b, largest), place))
 
     def _settle(self, a: Node, b: Node) -> None:
-        """Decide the gaps: neighbours may vouch for what lies between them once enough stands by itself."""
+        """Decide the gaps. Once enough leaves match by themselves, matched neighbours count as evidence."""
         self._by_order(a, b)
         strong = sum(len(c.a) + len(c.b) for c in self._found)
         vouched = strong >= MIN_STRONG_SHARE * (a.n_items + b.n_items)
@@ -226,7 +227,7 @@ class Matcher:
                 self._gaps.append(_Gap(*nodes, _BETWEEN if bounded else _LOOSE))
 
     def _gather(self, a: list[Node], b: list[Node]) -> None:
-        """Let fused operators gather what they stand for, and take it out of the gaps."""
+        """Let fused operators gather the operators they replace, and take these out of the gaps."""
         free = {leaf for gap in self._gaps for leaf in (*gap.a, *gap.b)}
         at_a = {leaf: index for index, leaf in enumerate(a)}
         at_b = {leaf: index for index, leaf in enumerate(b)}
@@ -249,7 +250,7 @@ class Matcher:
             gap.b = [leaf for leaf in gap.b if leaf in free]
 
     def _join_parts(self, a: list[Node], b: list[Node]) -> None:
-        """Let left-over calls join the pair whose other side is their sum."""
+        """Let unmatched calls join a pair if their tensors add up to the tensor of the other side."""
         position = {leaf: index for leaves in (a, b) for index, leaf in enumerate(leaves)}
         alone_a = {c.a[0]: c for c in self._found if not c.b}
         alone_b = {c.b[0]: c for c in self._found if not c.a}

@@ -1,7 +1,8 @@
 """Wholes and parts: several calls of one operator whose tensors add up to those of one call on the other side.
 
-Separate query, key and value projections against one fused projection: the same input, and weights whose sizes sum to the
-size of the fused weight. Sequence alignment pairs one of the parts and leaves the others over; here they join it.
+Example: three projections for queries, keys and values against one fused projection. The input is the same, and the sizes of the
+three weights add up to the size of the fused weight. Sequence alignment pairs one of the three calls and leaves two unmatched.
+Here the two join the pair.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ def sizes(leaf: Node) -> tuple[int, ...]:
 
 
 def parts_of(whole: Node, part: Node, left_over: list[tuple[int, Node]], place: int) -> list[Node]:
-    """Return the run of left-over calls that together with ``part`` add up to ``whole``; empty when there is none.
+    """Return the unmatched calls whose tensors, together with those of ``part``, add up to those of ``whole``.
 
     Args:
         whole: call of the other side.

@@ -1,7 +1,7 @@
 """How alike two nodes of the trees of work are, and on which evidence.
 
-Names alone never make a match: two operators of the same name on different shapes are different work. Where shapes were
-not recorded, a name needs company: a subtree of the same structure, the same module path, or matched neighbours.
+A name alone never makes a match: two operators of one name on different shapes do different work. Where shapes were not
+recorded, a name needs further evidence: a subtree of the same structure, the same module path, or matched neighbours.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from fractions import Fraction
 from magneton.analysis.align.tree import Node
 from magneton.schemas.kinds import Evidence
 
-# A pair at or above STRONG stands by itself; below it needs matched neighbours.
+# A pair with a similarity of STRONG or more counts by itself; a pair below it needs matched neighbours.
 STRONG = 0.45
 WEAK = 0.25
 SAME_CALL = 0.8
-# Tensors with fewer elements than this say nothing about the work (scalars, sizes, seeds).
+# Tensors with fewer elements say nothing about the work (scalars, sizes, seeds).
 MIN_NUMEL = 2
-# Tensor sizes must agree at least this far for a pair to stand by itself where shapes are known.
+# Where shapes are known, a pair counts by itself only if at least this share of its tensor sizes agrees.
 MIN_SIZES = 0.3
 
 
@@ -140,8 +140,8 @@ class Similarity:
             exact = overlap(a.exact, b.exact) if self._scale == 1 else min(names, sizes)
             score = 0.35 * sizes + 0.25 * exact + 0.2 * names + 0.2 * same_local
             if same_local and left.kind == "op" and not left.detail and left.shapes and left.shapes == right.shapes:
-                evidence.add(Evidence.SHAPES)
-                score = max(score, SAME_CALL)  # one interface called on the same tensors, whatever it runs inside
+                evidence.add("shapes")
+                score = max(score, SAME_CALL)  # the same operator on the same tensors, whatever runs inside it
             elif sizes < MIN_SIZES:
                 score = min(score, STRONG - 0.01)  # names agree, the tensors do not: other work
             elif same_module and same_local and left.kind == "module":

@@ -11,7 +11,8 @@ from magneton.analysis.align.work import Side, Step
 from magneton.schemas.errors import NotComparableError, UsageError
 from magneton.schemas.kinds import StepKind, Unit
 
-# A leading step this much dearer than the median of the rest is warm-up; a last one this much cheaper was cut off.
+# A leading step that takes more than 1.25 times the median of the rest is warm-up. A last step that takes less than half was
+# cut off.
 WARMUP_FACTOR = 1.25
 CUT_FACTOR = 0.5
 
@@ -27,7 +28,7 @@ class Stratum:
 
 @dataclass
 class Choice:
-    """What is compared, what each unit is called, and what was left out."""
+    """Which steps are compared, what one of them is called, and notes on what was left out."""
 
     strata: list[Stratum]
     unit: str
@@ -35,7 +36,7 @@ class Choice:
 
 
 def usable_steps(side: Side, intern: Interner) -> list[Step]:
-    """Freeze a side's steps and return those with device work; split a capture without steps into model calls."""
+    """Freeze the steps of a side and return those with device work. A capture without steps is split into model calls."""
     for step in side.steps:
         freeze(step.tree, intern)
     steps = [step for step in side.steps if step.tree.device_ns > 0]
@@ -47,7 +48,8 @@ def usable_steps(side: Side, intern: Interner) -> list[Step]:
 def _model_calls(step: Step, intern: Interner) -> list[Step]:
     """Split a capture whose top level repeats a sequence with a model call into one step per repetition.
 
-    Only a repetition that contains a module call counts: an operator run twice may well be the waste looked for.
+    Only a repetition that contains a module call is a step. A single operator that runs twice may be the waste that the diff
+    looks for.
     """
     children = step.tree.children
     kinds = [child.loose for child in children]
@@ -69,8 +71,9 @@ def _model_calls(step: Step, intern: Interner) -> list[Step]:
 def choose_steps(a: list[Step], b: list[Step], *, skip: int | None = None, all_steps: bool = False) -> Choice:
     """Choose the steps to compare.
 
-    Serving steps are compared in strata of equal phase, requests and prompt tokens. Otherwise leading steps that are
-    clearly dearer than the rest are left out as warm-up, and a last step that was cut off.
+    Serving steps are compared in strata: steps with the same phase, number of requests and number of prompt tokens. In other
+    recordings two kinds of steps are left out: leading steps that take clearly longer than the rest (warm-up), and a last
+    step that was cut off.
 
     Args:
         a: usable steps of side A.

@@ -1,8 +1,7 @@
 """The tree of work of one step: module calls and operators that carry device time, in order of execution.
 
-Nodes without device time are left out, so that allocations, views and bookkeeping, which differ between versions of a
-system, do not take part in the alignment. Only leaves carry work. On a CPU the work is the exclusive time of the operators
-that compute.
+Nodes without device time are left out. Examples: allocations, views, bookkeeping. They differ between versions of a system and
+would disturb the alignment. Only leaves carry work. On a CPU the work is the exclusive time of the operators that compute.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def stable_name(name: str) -> str:
     return _HASH.sub("#", name) if len(name) >= 8 else name
 
 
-# Operators that by their schema only make a view or allocate. On a CPU their time is kept apart as overhead.
+# Operators that only make a view or allocate, by their schema. On a CPU their time is counted apart, as overhead.
 VIEW_OPS = frozenset(
     "aten::" + name
     for name in [
@@ -100,8 +99,9 @@ class KernelJoules(NamedTuple):
         energy_j: energy.
         low_j: at least.
         high_j: at most.
-        within: the stretches between samples that it touches, as the energy of all devices up to the first and to the end of
-            the last, J; NULL where upper bounds add up.
+        within: which stretches between power samples the activity touches. They are given as two running totals of the energy
+            of all devices, J: up to the start of the first stretch, and up to the end of the last. Two activities whose
+            ranges overlap share energy. None where upper bounds add up.
     """
 
     energy_j: float
@@ -114,9 +114,13 @@ class KernelJoules(NamedTuple):
 class Work:
     """Device work of one operator call in one step. Times in ns, sizes in bytes.
 
-    ``n_lost`` launches of kernels left no record of their time: with them, the times are lower bounds. ``n_measured`` of the
-    device activities have an energy, in J, with the bounds of what it may have been; ``stretches`` are those of power samples
-    that they touch, by the device's energy up to them, with the number of steps that they are a mean of.
+    Attributes:
+        n_lost: launches whose kernels left no record of their time. If there are any, the times are lower bounds.
+        n_measured: device activities whose energy is known.
+        energy_j: energy of these activities, J; ``energy_low_j`` and ``energy_high_j`` are its bounds.
+        class_ns: time by kernel class.
+        stretches: which stretches between power samples the activities touch (see ``KernelJoules.within``). The third number
+            is the number of steps that the work is a mean of.
     """
 
     time_ns: float = 0.0
@@ -178,7 +182,7 @@ class Work:
 
     @property
     def known_energy_j(self) -> float | None:
-        """Energy; NULL where that of a device activity is unknown, or there is none."""
+        """Energy; None if the energy of a device activity is unknown, or there is no activity."""
         activities = self.n_kernels + self.n_transfers
         whole = activities > 0 and self.n_measured >= activities * (1 - 1e-9) and not self.n_lost
         return self.energy_j if whole else None
@@ -196,7 +200,7 @@ class Work:
 
     @property
     def known_time_ns(self) -> float | None:
-        """Kernel time; NULL where all that is known of the kernels is that they were launched."""
+        """Kernel time; None if only the launches of the kernels are known."""
         return None if self.n_lost and not self.time_ns else self.time_ns
 
 
@@ -204,10 +208,16 @@ class Work:
 class Node:
     """A module call, an operator call, or device work without an operator.
 
-    ``ident`` is the row of ``ops``, ``frames`` or ``launches`` that ``kind`` names; ``module`` the path of the module the
-    node belongs to (of the forward operator for backward work), with instance numbers; ``backward`` tells whether it runs
-    inside an autograd backward pass; ``detail`` the kernel, where kernels of one call stand for themselves; ``inner`` the kernels of
-    a graph that the call replays, as a tree of their own. ``members`` are the idents of the calls a leaf stands for once steps are averaged.
+    Attributes:
+        kind: ``op``, ``module`` or ``launch`` (``step``, ``graph`` for roots).
+        ident: id of the row of ``ops``, ``frames`` or ``launches``, depending on ``kind``.
+        module: path of the module that the node belongs to, with instance numbers. Backward work belongs to the module of its
+            forward operator.
+        backward: the node runs inside an autograd backward pass.
+        calls: names of the operators that it calls, views among them, where its shapes are not known.
+        detail: name of the kernel, where each kernel of a call is a leaf.
+        inner: kernels of the graph that the call replays, as a tree of their own.
+        members: ids of the calls that a leaf stands for, once steps are averaged.
     """
 
     kind: str
@@ -219,6 +229,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
     work: Work | None = None
     backward: bool = False
+    calls: tuple[str, ...] = ()
     detail: str | None = None
     inner: Node | None = None
     members: list[int] = field(default_factory=list)
@@ -230,7 +241,7 @@ class Node:
 
     @property
     def token(self) -> str:
-        """What the work is called: the kernel where it stands for itself, else the operator."""
+        """Name of the work: the kernel if each kernel is a leaf, else the operator."""
         return self.detail or self.name
 
     def leaves(self) -> list[Node]:
@@ -274,7 +285,7 @@ def freeze(root: Node, intern: Interner) -> None:
             own = Node(
                 node.kind, node.name, node.ident, node.order, node.shapes, node.module, [], node.work, node.backward
             )
-            own.detail, own.inner = node.detail, node.inner
+            own.calls, own.detail, own.inner = node.calls, node.detail, node.inner
             node.children.append(own)
             node.work = None
         node.children.sort(key=lambda child: child.order)

@@ -37,7 +37,7 @@ NEEDS: Needs = {
 
 @dataclass(slots=True)
 class Inventory:
-    """Everything on the devices in the whole capture, before any choice of steps. Times in ns."""
+    """Totals over all device activities of the capture, before steps are chosen. Times in ns."""
 
     n_kernels: int = 0
     time_ns: float = 0.0
@@ -80,7 +80,7 @@ class Side:
 
 
 def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return for each interval its part of the union, every instant split equally among the intervals covering it.
+    """Return the share of each interval in the time they cover. Each instant is divided equally among the intervals that cover it.
 
     Shapes ``(n,)`` in ns; the result sums to the length of the union (zero-length intervals get 0).
     """
@@ -98,7 +98,7 @@ def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt
 
 
 def _timed(table: pa.Table) -> pa.Table:
-    """Return the rows that have a time: a capture of values sees the same calls again, without."""
+    """Return the rows that have a time. A capture of values holds the same calls once more, without times."""
     return table.filter(pc.is_valid(table.column("ts_ns")))
 
 
@@ -135,6 +135,12 @@ class _Builder:
         self.rank = rank
         ops = _timed(recording.of_rank("ops", rank, _OP_COLUMNS))
         self.ops = {row["op_id"]: row for row in ops.to_pylist()}
+        # Without shapes, what an operator calls tells it from others of its name. Ids follow time.
+        self.inner_calls: dict[int, list[str]] = {}
+        for _, row in sorted(self.ops.items()):
+            around = self.ops.get(row["parent_id"])
+            if around is not None and around["input_dims"] is None:
+                self.inner_calls.setdefault(row["parent_id"], []).append(stable_name(row["name"]))
         frames = _timed(recording.table("frames", _FRAME_COLUMNS))
         ids = frames.column("frame_id").to_numpy()
         parents = pc.fill_null(frames.column("parent_id"), -1).to_numpy()
@@ -158,7 +164,10 @@ class _Builder:
         return self._call_parent[call]
 
     def call_around(self, row: dict[str, Any]) -> int | None:
-        """Return the module call that contains an operator in time (backward work only inherits one: None)."""
+        """Return the module call during which an operator ran.
+
+        None for backward work: its module is that of the forward operator, whose call has ended.
+        """
         call = row["module_call"]
         frame = self.calls.get(call)
         if frame is None or row["ts_ns"] is None:
@@ -167,7 +176,7 @@ class _Builder:
         return call if inside else None
 
     def root(self, scope: Scope, order: tuple[int, int]) -> Node:
-        """Return the root of a step's tree, or of a layer in it that a graph replay shows by repeating itself."""
+        """Return the root of the tree of a step, or the node of one layer of a graph replay in it."""
         step, layer = scope
         if step not in self.roots:
             self.roots[step] = Node("step", "step", step, (0, 0))
@@ -259,6 +268,7 @@ class _Builder:
                 _shapes(self._shape_cache, row["input_dims"]),
                 self.module_path(row["module_id"]),
                 backward=row["forward_op_id"] is not None or row["name"].startswith("autograd::engine::"),
+                calls=tuple(self.inner_calls.get(ident, ())),
             )
         if kind == "module":
             module = self.modules.get(self.calls[ident]["module_id"])
@@ -335,14 +345,15 @@ def _insert_kernels(
             continue
         if is_kernel:
             inventory.linked_time_ns += duration
-        # A graph replayed by one call keeps to that call; placed by a capture its kernels lie in the model's tree.
+        # Kernels of a replayed graph belong to the call that replays it. With a graph capture they belong to the operators of the
+        # model.
         whole_graph = row["graph_launch"] and row["link"] != "capture" and row["op_id"] in builder.ops
         scope = (row["step_id"] if has_steps else None, None if whole_graph else row["layer"])
         launched = launch_at.get(launch, (row["ts_ns"], "launch"))
         order = (launched[0], row["ts_ns"])
         short = short_kernel_name(row["name"])
         if row["op_id"] in builder.ops:
-            # A replayed graph keeps the order of its kernels, not of the capture's operators.
+            # Kernels of a replayed graph are ordered by their own times, not by the operators of the graph capture.
             node = builder.node_for_op(scope, row["op_id"], order)
         else:
             inventory.n_launch_without_op += 1
@@ -407,10 +418,10 @@ def _inside(node: Node, layer: int | None, order: tuple[int, int], kernel: str) 
 def _insert_host_work(
     builder: _Builder, inventory: Inventory, has_steps: bool, overhead_ns: dict[int | None, float]
 ) -> None:
-    """Take the exclusive time of operators that compute as device work; views and dispatch are overhead.
+    """Take the exclusive time of operators that compute as device work; the time of views and dispatch is overhead.
 
-    An operator computes if, over the capture, most of its time is its own rather than that of operators it calls: a
-    matrix product that copies its bias does, the interface around it does not.
+    An operator computes if most of its time, over the whole capture, is not spent in operators that it calls. Example:
+    ``aten::addmm`` copies its bias through another operator and still computes. ``aten::linear`` only calls others and does not.
     """
     exclusive: dict[int, float] = {}
     for op_id, row in builder.ops.items():

@@ -1,8 +1,8 @@
-"""Joules of the program by itself, shared out by the time line of another run of it.
+"""Energy of the bare program, divided among the kernels of its profile.
 
-A recording measures energy while nothing but sensors runs beside the program, and takes its time line from a profile of the
-same work at another time. The energy of a bare step is then that of a step of the profile, and each kernel gets the mean
-power of the bare program for as long as it ran (``apportioned``: nothing is known of which kernel draws more).
+The bare program is the program without a profiler. A recording measures its energy in one run, and takes the time line of its
+kernels from a profile of another run. So one step of the profile gets the energy of one bare step, and each kernel gets the
+mean power of the bare program for as long as the kernel ran. The result is ``apportioned``: which kernel draws more is not known.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.schemas.errors import InsufficientPowerDataError
 from magneton.schemas.kinds import DeviceKind, Flag, PowerField, StepKind
 
-# Readings that stand for a constant power over the time line of the profile.
+# Number of readings that represent a constant power over the time line of the profile.
 _READINGS = 101
 
 
 @dataclass(frozen=True)
 class BareSteps:
-    """Steps of the bare program: when they ran, how many, and how long those of the profile took beside them."""
+    """Steps of the bare program and of the profile: when they ran, and how many there were."""
 
     window: Window
     n: int
@@ -42,7 +42,7 @@ class BareSteps:
 
 
 def bare_steps(steps: pa.Table, power: pa.Table, profiled: Window, captures: list[str | None]) -> BareSteps | None:
-    """Return the bare steps whose power was recorded where none was on the time line of the profile; else None.
+    """Return the bare steps, if power was recorded while they ran and not while the profile ran; else None.
 
     Args:
         steps: table ``steps`` of the rank.
@@ -75,7 +75,7 @@ def share_bare(
     what: str,
     idle_w: Mapping[int, float] | None = None,
 ) -> dict[int, EnergyAttribution]:
-    """Share the energy of the bare steps out among the kernels of the profile, by device.
+    """Divide the energy of the bare steps among the kernels of the profile, by device.
 
     Raises:
         InsufficientPowerDataError: the power of the bare steps is not known well enough.
@@ -130,9 +130,10 @@ def _constant(schema: pa.Schema, device: str | None, watts: float, window: Windo
 
 
 def _as_measured(one: EnergyAttribution, bare: _Bare, steps: BareSteps) -> EnergyAttribution:
-    """Replace the total by that of as many bare steps; kernels that would exceed it shrink in proportion.
+    """Replace the total by the energy of as many bare steps as the profile has steps.
 
-    Bounds are what a kernel would have used at the least and at the greatest power that was read.
+    If the kernels together exceed this total, all of them shrink in proportion. The bounds of a kernel are its energies at
+    the least and at the greatest power that was read.
     """
     share = steps.n_profiled / steps.n
     total = (bare.energy.value_j or 0.0) * share
@@ -145,7 +146,7 @@ def _as_measured(one: EnergyAttribution, bare: _Bare, steps: BareSteps) -> Energ
     if bare.mean_w > 0:
         columns["low_j"] = pc.multiply(columns["energy_j"], min(bare.least_w / bare.mean_w, 1.0))
         columns["high_j"] = pc.multiply(energy, max(bare.most_w / bare.mean_w, 1.0))
-    # Bounds of power hold for all kernels at once: they add up.
+    # Bounds from a power hold for all kernels at once, so upper bounds add up.
     columns |= {name: pa.nulls(kernels.num_rows, pa.float64()) for name in ("from_j", "to_j")}
     for name, column in columns.items():
         kernels = kernels.set_column(kernels.schema.get_field_index(name), name, column)

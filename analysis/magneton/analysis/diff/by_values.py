@@ -1,4 +1,4 @@
-"""Regions by value for the calls that carry time: the matched regions of the captures of values, laid onto the profiles."""
+"""From regions of the captures of values to regions of the profiles, whose calls have times."""
 
 from __future__ import annotations
 
@@ -38,7 +38,10 @@ class ValueSide:
 
 @dataclass
 class ByValues:
-    """Correspondences by value where calls could be joined, by structure elsewhere; shares of device time joined."""
+    """Correspondences, and the share of device time that was joined.
+
+    Calls that are joined to the capture of values correspond by value, the others by structure.
+    """
 
     found: list[Correspondence]
     joined_a: float
@@ -90,9 +93,9 @@ def correspond(
     steps: tuple[int | None, int | None],
     structural: list[Correspondence],
 ) -> ByValues:
-    """Lay the regions found by value onto the leaves of two averaged trees.
+    """Give each leaf of two averaged trees the region that its call has by value.
 
-    Leaves whose call cannot be joined to the capture of values keep what structure says of them among themselves.
+    A leaf whose call cannot be joined to the capture of values keeps its correspondence by structure.
 
     Args:
         sides: captures of values of A and B.
@@ -133,7 +136,7 @@ def correspond(
 
 
 def _placed(side: ValueSide, tree: Node, step: int | None, region_of: dict[int, int]) -> dict[Node, int]:
-    """Return the region of every leaf whose call, or one around it, is joined to the capture of values."""
+    """Return the region of every leaf whose call is joined to the capture of values, or lies within a joined call."""
     table = side.recording.table("ops", _OP_COLUMNS)
     rows = {r["op_id"]: r for r in table.to_pylist() if r["ts_ns"] is not None and (r["rank"] or 0) == side.rank}
     profile = sorted(

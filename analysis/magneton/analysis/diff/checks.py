@@ -77,14 +77,16 @@ def check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: 
         if recording.manifest.incomplete:
             notes.append(Note("incomplete", f"side {side} is incomplete: its totals are lower bounds"))
     if same_devices(a, b) is False:
-        notes.append(Note("different_devices", "the devices differ: differences are of hardware and software together"))
+        notes.append(
+            Note("different_devices", "the devices differ, so differences come from hardware and software together")
+        )
     elif same_devices(a, b) is None:
         notes.append(Note("unknown_devices", "a recording does not name its devices: they may differ"))
     return scale
 
 
 def units_of(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: DiffSettings) -> tuple[float, float]:
-    """Return by what the times of one step are divided on each side."""
+    """Return the numbers by which the times of one step are divided: samples or tokens of a step on side A and on side B."""
     if settings.per == Unit.STEP:
         return 1.0, 1.0
     field = "batch" if settings.per == Unit.SAMPLE else "input_tokens"
@@ -119,10 +121,10 @@ def note_missing(choice: Choice, a: Side, b: Side, notes: list[Note]) -> tuple[M
         timeless = [step.name for step in empty if any(w.n_kernels + w.n_transfers for w in _works(step.tree))]
         nothing = [step.name for step in empty if step.name not in timeless]
         if nothing:
-            text = f"side {letter}: of {', '.join(nothing)} there is no device record at all: left out"
+            text = f"side {letter}: {', '.join(nothing)} left out, without any device record"
             notes.append(Note("steps_without_records", text))
         if timeless:
-            text = f"side {letter}: no device record of {', '.join(timeless)} has a length: left out"
+            text = f"side {letter}: {', '.join(timeless)} left out, all device records lack a length"
             notes.append(Note("steps_without_lengths", text))
     both = (
         find_missing(a, [step for stratum in choice.strata for step in stratum.a]),

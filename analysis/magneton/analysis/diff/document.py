@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from math import fsum
 from typing import Any
 
 import pyarrow as pa
@@ -136,11 +137,9 @@ def coverage_of(regions: list[RawRegion], time_a: float, time_b: float) -> Cover
         time_a: work time of side A, ns.
         time_b: the same of side B.
     """
-    aligned_a = aligned_b = 0.0
-    for region in regions:
-        if region.work_a and region.work_b and not region.coarse:
-            aligned_a += region.work_a.time_ns
-            aligned_b += region.work_b.time_ns
+    both = [(r.work_a, r.work_b) for r in regions if r.work_a and r.work_b and not r.coarse]
+    # Exact sums: the order of the regions must not show when the sides are swapped.
+    aligned_a, aligned_b = fsum(a.time_ns for a, _ in both), fsum(b.time_ns for _, b in both)
     kinds = [region.kind for region in regions]
     return Coverage(
         a=aligned_a / time_a if time_a else None,

@@ -1,8 +1,8 @@
-"""What may be said about a difference from the recordings at hand.
+"""What may be concluded from a difference.
 
-A verdict needs repeated runs and energy with an interval; one recording per side never gives more than
-``inconclusive`` (run-to-run variation is unknown); different devices, and a side that looks cheaper where its device
-records are missing, give ``not comparable``.
+A verdict about waste needs repeated runs and energy with an interval. One recording per side always gives ``inconclusive``,
+because the variation between runs is unknown. Two cases give ``not comparable``: the devices differ, or the side that looks
+cheaper lacks device records of this work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def find(
         groups: groups of regions.
         threshold_percent: difference relative to the cheaper side, in percent.
         min_share_percent: least difference relative to the cheaper side's total, in percent.
-        same_run: both sides are the same recording: nothing can differ.
+        same_run: both sides are the same recording, so nothing can differ.
         obstacle: why nothing can be concluded at all, if so.
     """
     if same_run:
@@ -60,8 +60,8 @@ def find(
 
 
 def _missing(group: Group, delta: float) -> str | None:
-    """Return why the side that looks cheaper is not known to be, if device records of its work are missing."""
+    """Return why it is unknown which side is cheaper, if the side that looks cheaper lacks device records."""
     cheaper = "a" if delta > 0 else "b"
     if cheaper not in (group.missing_records or "").split():
         return None
-    return f"side {cheaper.upper()} launched this work too, but device records of it are missing: no saving"
+    return f"side {cheaper.upper()} launched this work too, but its device records are missing, so this is not a saving"

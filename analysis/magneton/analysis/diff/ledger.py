@@ -1,6 +1,7 @@
-"""Ledgers: what each kind of device used over the steps of a recording, whether or not it can be told what for.
+"""Ledgers: the energy that each kind of device used over the steps of a recording.
 
-Processors, memory, GPUs and meters are counted apart and never added up: a meter at the wall holds the others.
+A ledger does not say which kernel used the energy. Processors, memory, GPUs and meters are never added up, because a meter at
+the wall includes the others.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ NEEDS: Needs = {"steps": _STEP_COLUMNS, "power": None}
 def ledgers(recording: Recording, rank: int, used: Sequence[dict[str, Any]]) -> list[LedgerDoc]:
     """Return a ledger for each kind of device whose power or energy was read while steps of the rank ran.
 
-    The steps are those of the bare program where it was measured by itself, else those of the profile from the first
-    that is compared to the last.
+    If the bare program was measured, its steps count. Otherwise the steps of the profile count, from the first step that is
+    compared to the last.
 
     Args:
         recording: the recording.

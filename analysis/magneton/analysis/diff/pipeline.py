@@ -52,8 +52,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     notes = [Note(code, message) for code, message in choice.notes]
     scale = check_work(side_a, side_b, choice, settings, notes)
     units = units_of(side_a, side_b, choice, scale, settings)
-    swapped = b.manifest.run_id < a.manifest.run_id
-    aligned = [align(stratum, units, scale, intern, swapped=swapped) for stratum in choice.strata]
+    aligned = [align(stratum, units, scale, intern) for stratum in choice.strata]
     method = _by_values(aligned, side_a, side_b, notes)
     notes += energy_notes(energy_a, energy_b)
     time_a = sum(work_time_ns(part.a.tree) for part in aligned)
@@ -117,14 +116,18 @@ def _by_values(aligned: list[Aligned], a: Side, b: Side, notes: list[Note]) -> s
         return Method.STRUCTURE
     match = match_values(values_a.graph, values_b.graph)
     if not match.second_input:
-        notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
-    work = work_name(a.on_device)
+        notes.append(
+            Note(
+                "no_second_input",
+                "values were compared on one input only, without a second input; some may agree by accident",
+            )
+        )
     for part in aligned:
         trees, steps = (part.a.tree, part.b.tree), (part.a.step_id, part.b.step_id)
         result = correspond((values_a, values_b), match, trees, steps, part.found)
         part.found = result.found
         for side, share in (("A", result.joined_a), ("B", result.joined_b)):
             if share < MIN_JOINED:
-                text = f"side {side}: only {100 * share:.0f} % of {work} is joined to the capture of values"
+                text = f"side {side}: only {100 * share:.0f} % of device time belongs to calls that were found in the capture of values; the rest is matched by structure"
                 notes.append(Note("values_not_joined", text))
     return Method.VALUES

@@ -13,7 +13,7 @@ from magneton.analysis.align.work import total_work
 from magneton.schemas.diffdoc import Amount, Group, Region
 from magneton.schemas.kinds import RegionKind, in_order
 
-# A pair with more than this share of a side's work time and several operators on both sides aligns nothing.
+# A pair with more than this share of a side's time and several operators on both sides is coarse: it does not count as aligned.
 MAX_ALIGNED_SHARE = 0.10
 _MAX_OP_NAMES = 6
 _INSTANCE = re.compile(r"_\d+(?=/|$)")
@@ -43,7 +43,7 @@ class RawRegion:
 
 
 def amount(a: float | None, b: float | None) -> Amount:
-    """Return both values with difference and percentage; a missing side counts as no work in the difference."""
+    """Return both values with difference and percentage. In the difference, a missing side counts as 0."""
     if a is None and b is None:
         return Amount(None, None)
     delta = (b or 0.0) - (a or 0.0)
@@ -51,7 +51,7 @@ def amount(a: float | None, b: float | None) -> Amount:
 
 
 def energy_amount(a: Work | None, b: Work | None) -> Amount:
-    """Return the energies of both sides; the difference is known only if both are, or one side does not do the work."""
+    """Return the energies of both sides. The difference is known if both energies are, or if one side does not do the work."""
     left, right = (None if work is None else work.known_energy_j for work in (a, b))
     if (a is not None and left is None) or (b is not None and right is None):
         return Amount(left, right)

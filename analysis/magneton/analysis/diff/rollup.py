@@ -1,4 +1,7 @@
-"""Sums by module, operator and kernel class. Operators and classes are each side's own; modules are put side by side."""
+"""Sums by module, operator and kernel class.
+
+Operators and kernel classes are compared by name. A module of A is compared with the module of B that does most of the same work.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +92,7 @@ def _classes(regions: list[RawRegion]) -> list[RollupRow]:
 
 
 def _modules(regions: list[RawRegion]) -> list[RollupRow]:
-    """Put each module class path beside the one of the other side that does most of the same work."""
+    """Sum by module. Each module path of A is shown beside the path of B that does most of the same work."""
     together: dict[tuple[str | None, str | None], float] = defaultdict(float)
     for region in regions:
         if region.a and region.b:
@@ -101,7 +104,7 @@ def _modules(regions: list[RawRegion]) -> list[RollupRow]:
             for a in paths_a:
                 for b in paths_b:
                     together[(a, b)] += weight / (len(paths_a) * len(paths_b))
-    # Strongest ties first; every path is used once, so that each side's rows add up.
+    # Pairs with most common work first. Every path is used once, so that the rows of each side add up.
     partner_a: dict[str | None, str | None] = {}
     partner_b: dict[str | None, str | None] = {}
     for (a, b), _ in sorted(together.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or "")):

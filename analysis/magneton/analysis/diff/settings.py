@@ -22,9 +22,9 @@ class DiffSettings:
         skip_steps: leading steps left out on each side, at least 0; None judges by time.
         all_steps: leave out no step.
         rank: rank compared on both sides, at least 0; None takes the lowest that both have.
-        energy: share out the energy of recordings with a power log.
+        energy: divide the energy of recordings with a power log among their kernels.
         min_power_coverage: least share of the device activity's time that power samples must cover, 0 to 1.
-        idle_power_a: power of a device of side A at rest, W, taken off every joule; None counts everything.
+        idle_power_a: power of a device of side A at rest, W. It is subtracted. None: the energy is all that the device drew.
         idle_power_b: the same of side B.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Energy of a recording by kernel and device: which sensor belongs to which device, and what can be said of its energy."""
+"""Energy of a recording by device and kernel. First each sensor is assigned to its device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def attribute(
     max_gap_s: float | None = None,
     models: Mapping[int, SensorModel] | None = None,
 ) -> dict[int, EnergyAttribution]:
-    """Share the energy of each GPU of a recording out among its kernels.
+    """Divide the energy of each GPU of a recording among its kernels.
 
     Args:
         kernels: table ``kernels`` of one capture and rank.
@@ -41,10 +41,10 @@ def attribute(
         models: model of the sensor by device number; without one energy is ``apportioned`` and has no interval.
 
     Returns:
-        By device number: every device on which a kernel ran. A device without power readings is there with energy NULL.
+        By device number: every device on which a kernel ran. The energy of a device without power readings is None.
 
     Raises:
-        InsufficientPowerDataError: which reading belongs to which device cannot be told.
+        InsufficientPowerDataError: it is unknown which reading belongs to which device.
     """
     numbers = sorted({n for n in pc.unique(kernels["device"]).to_pylist() if n is not None})
     mine = power.filter(pc.equal(power["device_kind"], DeviceKind.GPU)) if power.num_rows else power
@@ -105,7 +105,7 @@ def _nothing(kernels: pa.Table, window: Window, device_id: str | None) -> Energy
 
 
 def idle_power(power: SensorSeries, window: Window, *, max_gap_s: float | None = None) -> float | None:
-    """Return the mean power of a device over a window in which it rested, W; NULL where less than half is measured."""
+    """Return the mean power of a device over a window in which it rested, W; None where less than half is measured."""
     found = series_energy(power, window, max_gap_s=max_gap_s)
     if found.value_j is None or not found.covered_s or (found.coverage or 0.0) < 0.5:
         return None

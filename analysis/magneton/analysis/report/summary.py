@@ -67,13 +67,13 @@ def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
 
 
 def statements(document: DiffDocument) -> list[str]:
-    """Return what must be said beside the tables: coverage, findings, notes."""
+    """Return the sentences beside the tables: coverage, findings, notes."""
     coverage = document.coverage
     lines = [
         f"Aligned: {_share(coverage.a)} of A's {work_name(document.a.on_device)} and {_share(coverage.b)} of B's lie in regions that have a "
-        f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). A pair counts "
-        f"if it holds at most {100 * coverage.max_share:.0f} % of a side or is one operator on one side"
-        + (f"; {coverage.n_coarse} do not." if coverage.n_coarse else ".")
+        f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). Pairs with several "
+        f"operators on both sides count only up to {100 * coverage.max_share:.0f} % of a side"
+        + (f"; {coverage.n_coarse} larger pair(s) do not count." if coverage.n_coarse else ".")
     ]
     gate = (
         f"{document.settings['threshold_percent']:g} % or more and by at least "
@@ -151,7 +151,7 @@ def _totals(document: DiffDocument) -> Block:
 
 
 def _energy_label(document: DiffDocument) -> str:
-    """Return the provenance of the joules, as it must stand beside them."""
+    """Return the provenance of the energies. It is always shown beside them."""
     found = [one.energy for one in (document.a, document.b) if one.energy]
     words = sorted({e.label for e in found} | {Flag.SIMULATED for e in found if e.simulated})
     words += sorted({e.basis for e in found} - {EnergyBasis.GROSS})

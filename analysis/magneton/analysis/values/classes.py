@@ -1,4 +1,8 @@
-"""Classes of equal values: duplicates within each side, then mutually nearest representatives across the sides."""
+"""Classes of equal values.
+
+Duplicates within one side form a class with one representative. A representative of A and one of B then match if each is
+the nearest of the other.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +21,10 @@ UNCLEAR = 4.0
 
 @dataclass(frozen=True)
 class ValueClass:
-    """Groups of both sides that hold the same value, in order of definition, and how far they differ (1: tolerance)."""
+    """Groups of both sides that hold the same value, in order of definition.
+
+    ``ratio`` is their distance divided by the tolerance; 1 is the limit.
+    """
 
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -26,7 +33,7 @@ class ValueClass:
 
 @dataclass(frozen=True)
 class _Pairs:
-    """Representatives of both sides that agree, each pair once, sorted by the one of A."""
+    """Pairs of representatives that agree, each pair once, sorted by the representative of A."""
 
     a: Ints
     b: Ints
@@ -73,7 +80,11 @@ def _members(prints: Fingerprints, side: int, first: Ints, wanted: Ints) -> list
 
 
 def _mutual(pairs: _Pairs, prints: Fingerprints) -> Ints:
-    """Return the mutually nearest pairs; between nearly equal candidates the order of definition decides."""
+    """Return the pairs that are each other's nearest.
+
+    Two candidates whose distances differ by less than ``UNCLEAR`` count as equally near; the order of definition decides
+    between them.
+    """
     if not len(pairs.a):
         return np.zeros(0, np.int64)
     nearest: list[dict[int, int]] = []
@@ -96,7 +107,10 @@ def _mutual(pairs: _Pairs, prints: Fingerprints) -> Ints:
 
 
 def _by_order(pairs: _Pairs, unclear: list[Ints], prints: Fingerprints) -> list[tuple[int, int]]:
-    """Pair the representatives of unclear neighbourhoods n-th with n-th, where both sides have equally many."""
+    """Pair representatives with several equally near candidates by their order: the first of A with the first of B.
+
+    This is done only where both sides have equally many of them.
+    """
     near = np.isin(pairs.a, unclear[0]) | np.isin(pairs.b, unclear[1])
     if not near.any():
         return []

@@ -1,6 +1,6 @@
-"""Connected components of large graphs: labels spread along all edges at once.
+"""Connected components of large graphs, computed on arrays of edges.
 
-networkx keeps a dictionary entry per node and edge, which costs seconds at 100,000 operators a side.
+networkx keeps a dictionary entry per node and edge. At 100,000 operators a side that costs seconds.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Concatenations: a value of one side that is several values of the other, one after another along an axis.
+"""Concatenations: one value of one side consists of several values of the other side, joined along an axis.
 
-Fused projections, a batched pass against split ones, loop steps stacked: sketches are linear, so the sketch of a
-concatenation follows from the sketches of its slices and needs no further pass over the data. The axis may be one that the
-parts have (``cat``) or a new one (``stack``).
+Examples: one fused projection against three, a batched pass against two passes, a stacked tensor against the steps of a loop.
+Sketches are linear. So the sketch of a concatenation follows from the sketches of its slices, and the data need not be read
+again. The axis may be one that the parts have (``cat``) or a new one (``stack``).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class _Part:
 
 
 class _Parts:
-    """The values of one side that may be part of something of a wanted shape."""
+    """The values of one side that may be a part of a whole, by shape."""
 
     def __init__(self, prints: Fingerprints, side: int, wanted: set[_Shape]) -> None:
         self._by_shape: dict[_Shape, list[_Part]] = defaultdict(list)
@@ -118,7 +118,7 @@ def _slices(prints: Fingerprints, side: int, number: int) -> _Slices:
 
 
 def _as_part(prints: Fingerprints, side: int, number: int, wanted: set[_Shape]) -> Iterator[tuple[_Shape, _Part]]:
-    """Yield a value as it may lie in a concatenation: its slices in a row, or itself as one slice of a new axis."""
+    """Yield the forms in which a value may be part of a concatenation: its slices in a row, or itself as one slice."""
     numel = int(prints.groups[side].numel[number])
     graph = prints.sides[side]
     for dims, buckets, again in _slices(prints, side, number):
@@ -200,9 +200,11 @@ def _assign(
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield each definition of a whole with the definitions of its parts.
 
-    A value may be defined anew by operators that change nothing (a scale of one): such a chain corresponds to a chain of
-    the other side, last with last. Equal pieces (the halves of a guided pass, before guidance) are the several chains of
-    one value, in order; a value that the other side computes once may be several pieces.
+    A definition that is computed from another of the same value forms a chain with it (see ``pair_definitions``). The
+    last definition of a chain of the whole goes with the last definitions of the chains of its parts.
+
+    Several pieces may be equal. Example: the two halves of a guided diffusion pass, before guidance. Then the chains of
+    this value are used in order. A value that the other side computes only once may be several pieces.
     """
     if not pieces:
         return
@@ -216,7 +218,7 @@ def _assign(
         chosen = []
         for piece in pieces:
             found = links[piece]
-            # One pass after the other: all that is of the first piece comes before all that is of the next.
+            # The other side ran one pass after the other: all chains of the first piece come before those of the second.
             at = turn + used[piece] * len(wholes) if len(found) == often[piece] * len(wholes) else used[piece]
             chosen.append(found[min(at, len(found) - 1)])
             used[piece] += 1

@@ -11,10 +11,10 @@ from magneton.analysis.values.classes import ValueClass
 from magneton.analysis.values.components import components
 from magneton.analysis.values.graph import ValueGraph
 
-# What the rest of the program reads of a definition says more than what the definition reads.
+# Weights of the context of a definition. Values computed from it say more than values that it is computed from.
 READ_BY = 1.0
 READS = 0.25
-# Movement looked through when a neighbour is not itself in a class.
+# A neighbour that is in no class and was only moved: look at most this many movements further.
 _DEPTH = 3
 _MAX_CELLS = 250_000
 
@@ -27,11 +27,18 @@ def pair_definitions(
 ) -> list[tuple[int, int, int]]:
     """Return pairs of groups that correspond, with the class they are of.
 
-    A value may be defined anew by operators that change nothing (a scale of one): such a chain is one thing that is aligned,
-    and of its links the last correspond, then the first ones; those that were only moved are apart. Where both sides have
-    equally many chains, those that the same classes read pair first (order alone would cross two heads that run in another
-    order), and the rest in order. Otherwise they are aligned monotonically by the classes around them, what reads a chain
-    weighing 4 to 1 over what it reads; ties pair the first with the first: what is computed again is the later.
+    A program may compute one value several times. Each time is a definition, and a group is one definition. This function
+    assigns the definitions of A to those of B. The rules:
+
+    * Definitions in a row form a chain. Example: a tensor times 1 is the same value again, computed from the first. Chains
+      are assigned to chains. Within two chains the last definitions correspond, and the others correspond from the first on.
+    * Computed definitions are assigned to computed ones, and moved ones to moved ones, where both sides have computed ones.
+      Example of a moved definition: a slice of a padded tensor.
+    * Equally many chains on both sides: first, chains that are read by the same classes are paired. The order alone would
+      cross two attention heads that run in another order on side B. The remaining chains are paired in order.
+    * Unequally many chains: they are aligned in order, so that pairs do not cross. A pair scores by its context: classes
+      computed from the chain have the weight ``READ_BY``, classes that the chain is computed from have ``READS``. Equal
+      scores pair the first of A with the first of B, because a value that is computed again is the later one.
     """
     class_a = {group: number for number, c in enumerate(classes) for group in c.a}
     class_b = {group: number for number, c in enumerate(classes) for group in c.b}
@@ -66,7 +73,7 @@ def _align_chains(
 
 
 def _links(graph: ValueGraph, chain: list[int]) -> _Links:
-    """Return the links of a chain that were computed (False) and those that operators moved (True)."""
+    """Return the definitions of a chain that were computed (key False) and those that were only moved (key True)."""
     found: _Links = {False: [], True: []}
     for group in chain:
         makers = [graph.operators[o] for v in graph.members[group] for o in graph.producers[v]]
@@ -75,7 +82,7 @@ def _links(graph: ValueGraph, chain: list[int]) -> _Links:
 
 
 def _comparable(links_a: list[_Links], links_b: list[_Links]) -> list[tuple[list[int], list[int]]]:
-    """Return which chains to align with which, by position: what is only moved (a slice of a padded value) comes last."""
+    """Return which chains to align with which, by position: first the computed chains, then those that were only moved."""
     computed = [[p for p, links in enumerate(side) if links[False]] for side in (links_a, links_b)]
     if not all(computed):
         return [(list(range(len(links_a))), list(range(len(links_b))))]
@@ -88,7 +95,7 @@ def _ends_then_begins(a: list[int], b: list[int]) -> list[tuple[int, int]]:
 
 
 def _by_context(around_a: list[Context], around_b: list[Context]) -> list[tuple[int, int]]:
-    """Return which of two lists of chains correspond, by position."""
+    """Return which chains of two lists correspond, by position, judged by the classes around them."""
     n, m = len(around_a), len(around_b)
     if n == m:
         return _alike_then_in_order(around_a, around_b)
@@ -121,7 +128,7 @@ def _align(around_a: list[Context], around_b: list[Context]) -> list[tuple[int, 
         for j, other in enumerate(around_b):
             shared = READ_BY * _agreement(one, other, "out") + READS * _agreement(one, other, "in")
             weights[i, j] = shared + 0.01 - 1e-4 * abs(i - j) / max(n, m)
-    # The gap cost of the alignment has no place here: every definition counts alone.
+    # Unlike `align.sequence` there is no gap cost: an unmatched definition says nothing about its neighbours.
     best = np.zeros((n + 1, m + 1))
     for i in range(n - 1, -1, -1):
         for j in range(m - 1, -1, -1):
@@ -140,14 +147,20 @@ def _align(around_a: list[Context], around_b: list[Context]) -> list[tuple[int, 
 
 
 def _agreement(one: Context, other: Context, direction: str) -> float:
-    """Return the share of the smaller context that the larger holds too: a recomputed value has fewer readers."""
+    """Return the share of the smaller context that the larger one holds too.
+
+    It is not the share of both, because a value that is computed again has fewer readers.
+    """
     left = {number for tag, number in one if tag == direction}
     right = {number for tag, number in other if tag == direction}
     return len(left & right) / min(len(left), len(right)) if left and right else 0.0
 
 
 def _context(graph: ValueGraph, class_of: dict[int, int], chain: list[int]) -> Context:
-    """Return the classes next to a chain of definitions, looking through movement; its own class does not count."""
+    """Return the classes that a chain is computed from and that are computed from it; its own class is left out.
+
+    Where a neighbour was only moved, the class before or after the movement is taken.
+    """
     own = class_of[chain[0]]
     found: set[tuple[str, int]] = set()
     for value in (v for group in chain for v in graph.members[group]):
@@ -180,7 +193,7 @@ def _look(
 
 
 def chains(graph: ValueGraph, definitions: list[int]) -> list[list[int]]:
-    """Return the definitions of one value by chain: what is read to define another, and the other, belong together."""
+    """Return the definitions of one value by chain. Two belong to one chain if one is computed from the other."""
     place = {group: at for at, group in enumerate(definitions)}
     edges = [(place[group], place[other]) for group in definitions for other in _fed(graph, group) if other in place]
     if not edges:
@@ -193,12 +206,12 @@ def chains(graph: ValueGraph, definitions: list[int]) -> list[list[int]]:
 
 
 def feeds_own_class(graph: ValueGraph, class_of: dict[int, int], group: int) -> bool:
-    """Tell whether a definition is read to define another group of its class: it lies in a chain of identities."""
+    """Tell whether another definition of the same value is computed from a definition."""
     return any(class_of.get(other) == class_of[group] for other in _fed(graph, group))
 
 
 def _fed(graph: ValueGraph, group: int) -> Iterator[int]:
-    """Yield the other groups that are defined by operators that read a group."""
+    """Yield the other groups that are computed directly from a group."""
     for value in graph.members[group]:
         for consumer in graph.consumers[value]:
             for target in graph.operators[consumer].writes:

@@ -1,4 +1,4 @@
-"""Fingerprints of both sides by arrangement, and the pairs of groups that agree within a side and across."""
+"""Fingerprints of both sides by arrangement, and the pairs of groups that agree: within one side, and across the sides."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from magneton.analysis.values.graph import MIN_NUMEL, ValueGraph
 from magneton.analysis.values.neighbours import SLACK, Column, Near, near_pairs, nearest, pair_ratio
 from magneton.analysis.values.settings import MatchSettings, noise_of, tolerance_of
 
-# Duplicates within a side are computed by the same operators: they agree far better than two implementations do.
+# Duplicates within a side are computed by the same operators, so they agree better than two implementations do.
 DUPLICATE_TOLERANCE = 1e-5
 DUPLICATE_NOISE = 2e-7
-# Whole numbers agree exactly, but for the rounding of their sketches.
+# Whole numbers agree exactly; only their sketches are rounded.
 _WHOLE_TOLERANCE = 1e-9
-# Only mutually nearest values match: this many nearest of each are enough to tell.
+# Only mutually nearest values match, so a few nearest candidates of each are enough.
 _MAX_NEAREST = 6
 # Arrangements of one key that a group may have (permutations of equal axes are several entries of one value).
 _MAX_ENTRIES = 6
@@ -26,7 +26,7 @@ _MAX_ENTRIES = 6
 
 @dataclass
 class Groups:
-    """What is known of the groups of a side, by number of group; only where ``eligible``.
+    """What is known of the groups of a side. Entry ``i`` of each array belongs to group ``i`` and holds where ``eligible[i]``.
 
     Attributes:
         eligible: the group may be matched: enough elements, a fingerprint, not a mask.

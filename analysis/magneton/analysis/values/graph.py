@@ -1,4 +1,7 @@
-"""The dataflow of one side as arrays: operators, values, and groups of values that hold the same elements by schema."""
+"""The dataflow of one side as arrays: operators, values, and groups of values.
+
+The values of one group hold the same elements. Operator schemas say so: a copy or a float cast connects them.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import pyarrow.compute as pc
 from magneton.analysis.values.columns import Ints, Values, is_floating, read_values
 from magneton.analysis.values.components import components
 
-# Values of fewer elements never cut: a handful of numbers is equal by accident.
+# Values with fewer elements are never matched: so few numbers are often equal by accident.
 MIN_NUMEL = 16
 
 
@@ -73,9 +76,9 @@ class ValueGraph:
         return tuple(self.values.tensor_id[self.members[group]].tolist())
 
     def selectors(self) -> list[bool]:
-        """Return for each value whether it stems from whole numbers and constants of the program alone.
+        """Return for each value whether it is computed from whole numbers and constants of the program alone.
 
-        Masks, positions and indices: what they are made of, no weight and no floating input has entered.
+        Examples: masks, positions, indices. No weight and no floating-point input has entered such a value.
         """
         found = [
             not is_floating(dtype) or (role is None and not producers)

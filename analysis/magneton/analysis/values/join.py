@@ -1,7 +1,8 @@
-"""Joining a capture of values to the profile of the same program: the same calls, seen by two observers.
+"""Joining a capture of values to the profile of the same program.
 
-The capture of values sees every dispatched operator and no time; the profile sees time and the interfaces around the operators.
-Both run the same program, so they are joined by order: the heaviest common subsequence on name and shapes.
+The capture of values has every dispatched operator and no times. The profile has times, and it also has composite operators such as
+``aten::linear`` around the dispatched ones. Both saw the same program, so their calls are joined in order: by the heaviest
+common subsequence on names and shapes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _NAME_ONLY = 0.6
 
 
 def join_calls(values: list[dict[str, Any]], profile: list[dict[str, Any]]) -> dict[int, int]:
-    """Return for each joined profile call (op id) the values call (op id) it is.
+    """Return for each joined call of the profile (op id) the same call of the capture of values (op id).
 
     Args:
         values: rows of ``ops`` of the capture of values (``op_id``, ``name``, ``input_dims``), in order.

@@ -13,7 +13,7 @@ from magneton.analysis.values.regions import ValueRegion, cut_and_glue
 from magneton.analysis.values.settings import MatchSettings
 from magneton.schemas.kinds import Evidence
 
-# Two true implementations differ by a fraction of the tolerance; what is nearer to its edge than this needs support.
+# Two correct implementations differ by a fraction of the tolerance. A pair with a larger ratio than this needs support.
 EDGE = 0.5
 
 __all__ = ["MatchSettings", "MatchedRegion", "MatchedValue", "ValueMatch", "match_values"]
@@ -21,7 +21,7 @@ __all__ = ["MatchSettings", "MatchedRegion", "MatchedValue", "ValueMatch", "matc
 
 @dataclass(frozen=True)
 class MatchedValue:
-    """A value both sides hold: tensor ids of its definitions, and how far they differ (1 is the tolerance)."""
+    """A value that both sides hold: tensor ids of its definitions, and their distance divided by the tolerance."""
 
     a: tuple[int, ...]
     b: tuple[int, ...]
@@ -62,8 +62,8 @@ class ValueMatch:
 def match_values(a: ValueGraph, b: ValueGraph, settings: MatchSettings | None = None) -> ValueMatch:
     """Match two graphs by what they compute.
 
-    Values match if their fingerprints agree within the tolerance of their precision and no other value is nearer; the
-    operators between matched values form the regions. See DESIGN section 5 in docs/design.md.
+    Two values match if their fingerprints agree within the tolerance of their precision and no other value is nearer. The
+    operators between matched values form the regions. See "Matching by value" in docs/design.md.
 
     Args:
         a: graph of side A.
@@ -92,15 +92,16 @@ def match_values(a: ValueGraph, b: ValueGraph, settings: MatchSettings | None = 
 
 
 def _supported(graphs: tuple[ValueGraph, ValueGraph], classes: list[ValueClass]) -> list[ValueClass]:
-    """Drop what agrees without support from around it.
+    """Drop classes that agree by accident.
 
-    That is a class at the edge of the tolerance if much is computed from it and none of that agrees, and by-products that
-    nobody reads (statistics of a norm, where nothing is trained) unless what they come out beside agrees.
+    Two kinds of classes are dropped. First: the distance is above ``EDGE`` times the tolerance, other values are computed from
+    the class, and none of them matches. Second: the class is a by-product that no operator reads, and no other output of its
+    operator matches. Example of a by-product: the mean that a layer norm returns, in a program that does not train.
     """
     class_of = tuple({g: n for n, c in enumerate(classes) for g in (c.a, c.b)[side]} for side in (0, 1))
     sides = [[(c.a, c.b)[side] for c in classes] for side in (0, 1)]
     unread = [{n for n, found in enumerate(sides[s]) if _unread(graphs[s], found)} for s in (0, 1)]
-    # By-products are unread; what comes out beside them must agree, and not for being beside a by-product itself.
+    # A by-product is not read. Another output of its operator must match, and that output must not be a by-product itself.
     beside = {
         n: [_beside(graphs[side], class_of[side], sides[side][n]) for side in (0, 1)] for n in unread[0] | unread[1]
     }
@@ -118,7 +119,7 @@ def _supported(graphs: tuple[ValueGraph, ValueGraph], classes: list[ValueClass])
 
 
 def _unread(graph: ValueGraph, groups: tuple[int, ...]) -> bool:
-    """Tell whether operators define values that nobody reads."""
+    """Tell whether groups were computed by operators and are read by none."""
     return all(
         graph.producers[v] and not graph.consumers[v] and graph.values.role[v] is None
         for g in groups
@@ -127,7 +128,7 @@ def _unread(graph: ValueGraph, groups: tuple[int, ...]) -> bool:
 
 
 def _beside(graph: ValueGraph, class_of: dict[int, int], groups: tuple[int, ...]) -> tuple[bool, set[int]]:
-    """Return whether anybody uses what comes out beside groups, and the classes of that."""
+    """Return whether the other outputs of the operators of groups are used, and the classes of these outputs."""
     makers = {o for g in groups for v in graph.members[g] for o in graph.producers[v]}
     beside = {v for o in makers for v in graph.operators[o].writes if graph.group[v] not in groups}
     used = any(graph.consumers[v] or graph.values.role[v] is not None for v in beside)
@@ -135,7 +136,7 @@ def _beside(graph: ValueGraph, class_of: dict[int, int], groups: tuple[int, ...]
 
 
 def _leads_to_match(graph: ValueGraph, matched: set[int]) -> dict[int, bool]:
-    """Return for each group whether another group that is matched is computed from it."""
+    """Return for each group whether another, matched group is computed from it."""
     leads = dict.fromkeys(graph.members, False)
     for operator in reversed(graph.operators):
         written = {graph.group[v] for v in operator.writes}
@@ -152,7 +153,11 @@ def _cuts(
     pairs: list[tuple[int, int, int]],
     unions: list[Union],
 ) -> tuple[set[int], set[int]]:
-    """Return the cuts: paired definitions, unpaired ones unless they feed another of their class, wholes and parts."""
+    """Return the groups that cut: their values separate the regions.
+
+    These are paired definitions, wholes and parts of concatenations, and unpaired definitions of a matched value. An unpaired
+    definition does not cut if another definition of the same value is computed from it.
+    """
     paired = ({x for x, _, _ in pairs}, {y for _, y, _ in pairs})
     cuts = tuple(
         {g for g in class_of[side] if g in paired[side] or not feeds_own_class(graphs[side], class_of[side], g)}

@@ -1,7 +1,8 @@
-"""Near pairs among sketches of one arrangement, in near-linear time.
+"""Pairs of similar sketches of one arrangement, in near-linear time.
 
-A sketch is linear and 64 buckets wide: the distance of two sketches estimates the distance of the values to about 12 %.
-Pairs are proposed by three random projections (sorted windows on the first) and confirmed on the whole sketch.
+A sketch has 64 buckets. The distance of two sketches estimates the distance of the tensors to about 12 %. Three random
+projections reduce each sketch to three numbers. The sketches are sorted by the first number; only sketches that are near in all
+three numbers are compared in full.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-# Candidates alive at once; and how many one sketch may have before only those at similar places are looked at.
+# `_CHUNK`: candidates in memory at once. `_CROWDED`: a sketch with more candidates is compared only with those that are
+# defined at similar places of their program.
 _CHUNK = 2_000_000
 _CROWDED = 256
 _CONFIRM = 1 << 16
@@ -80,8 +82,8 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 3
         left: first column.
         right: second column.
         same: both columns are the same one: each pair once, never a sketch with one of its own group.
-        most: candidates of a left sketch that has too many; those at similar relative position are taken (values of low
-            precision within a fraction of a per cent of each other would otherwise be quadratic).
+        most: number of candidates of a left sketch that has too many. Those at the most similar relative position are taken.
+            Without this limit, values of low precision that lie close together would take quadratic time.
     """
     empty = Near(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))
     if not len(left.owner) or not len(right.owner):
@@ -103,7 +105,7 @@ def near_pairs(left: Column, right: Column, *, same: bool = False, most: int = 3
     along_left, along_right = np.ascontiguousarray(proj_left.T), np.ascontiguousarray(proj_right.T)
     for candidates in chain(_candidates(low, high, order), _in_place(crowded, left, right, most)):
         every_i, every_j = candidates
-        # One test after the other, each on what the last has left: there may be millions of candidates.
+        # Each test runs on the candidates that the test before has left, since there may be millions.
         for number in range(1, _N_PROJECTIONS):
             near = np.abs(along_left[number][every_i] - along_right[number][every_j]) <= window[every_i]
             every_i, every_j = every_i[near], every_j[near]
@@ -159,7 +161,7 @@ def _candidates(low: Ints, high: Ints, order: Ints) -> Iterator[tuple[Ints, Ints
 
 
 def _in_place(crowded: npt.NDArray[np.bool_], left: Column, right: Column, most: int) -> Iterator[tuple[Ints, Ints]]:
-    """Yield for crowded left sketches the ``most`` right ones whose definitions lie at the most similar places."""
+    """Yield the candidates of left sketches that have too many: the ``most`` right ones defined at the most similar places."""
     rows = np.flatnonzero(crowded)
     order = np.argsort(right.place, kind="stable")
     width = min(most, len(order))
@@ -173,7 +175,7 @@ def _in_place(crowded: npt.NDArray[np.bool_], left: Column, right: Column, most:
 
 
 def _distance(left: Column, i: Ints, right: Column, j: Ints) -> Floats:
-    """Return the estimated distance of values: of the centred parts by sketch, of the means exactly."""
+    """Return the estimated distance of values: estimated by sketch for the centred parts, exact for the means."""
     distance = np.empty(len(i))
     for start in range(0, len(i), _CONFIRM):
         part = slice(start, start + _CONFIRM)

@@ -1,10 +1,16 @@
-"""Cut and glue: from matched values to the finest partition of both graphs that is consistent with them.
+"""Cut and glue: from matched values to the finest partition of both graphs that is consistent with the matches.
 
-Operators joined by a value that is not a cut belong together; the operators that define a cut on side A and on side B
-belong together across the graphs. The connected components are the regions. Values derived from constants alone do not
-glue. Those derived from whole numbers alone are masks and positions, which programs state differently and every layer reads:
-what makes them for one region on both sides is a region too, apart from what reads them to compute something else. An
-operator that by its schema only moves data is a region of its own if all its inputs and its output are cuts.
+A matched value is a cut. The rules:
+
+* Two operators that share a value that is not a cut belong to one region.
+* The operators that compute a matched value on side A and on side B belong to one region.
+* A value that is computed from constants alone joins no operators.
+* A value that is computed from whole numbers alone is a mask or a position. Every program computes masks in its own way, and
+  every layer reads them. So a mask does not join its readers. The operators that make the masks of one region on both sides
+  form a region of their own.
+* An operator that only moves data (by its schema) is a region of its own if all its inputs and its output are cuts.
+
+The connected components are the regions.
 """
 
 from __future__ import annotations
@@ -91,7 +97,7 @@ class _Joined:
 
 
 def _movement(graph: ValueGraph, cut: set[int]) -> dict[int, int]:
-    """Return the operators that only move between cuts, with the group they bring forth."""
+    """Return the operators that only move data from cuts to a cut, with the group they write."""
     found = {}
     for number, operator in enumerate(graph.operators):
         if not operator.move or operator.constant or not operator.writes:
@@ -123,7 +129,7 @@ def _glue_definitions(
         parts = [o for g in union.parts for o in _definers(graphs[1 - side], g, movement[1 - side])]
         if whole and parts:
             joined.union([*(o + offset[side] for o in whole), *(o + offset[1 - side] for o in parts)])
-    # Movement that brings forth the same value on both sides corresponds.
+    # Movements that write the same value on both sides correspond.
     same: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for side in (0, 1):
         for number, group in movement[side].items():
@@ -134,7 +140,7 @@ def _glue_definitions(
 
 
 def _glue_selectors(steering: list[tuple[int, int]], joined: _Joined, n: int) -> None:
-    """Join what makes the masks of both sides where they enter the same region."""
+    """Join the operators that make the masks of one region, on both sides."""
     if not steering:
         return
     labels = joined.labels()
@@ -147,7 +153,7 @@ def _glue_selectors(steering: list[tuple[int, int]], joined: _Joined, n: int) ->
 
 
 def _definers(graph: ValueGraph, group: int, movement: dict[int, int]) -> list[int]:
-    """Return the operators that compute a group's elements, not those that only move them about within it."""
+    """Return the operators that compute the elements of a group, without those that only move them within the group."""
     found = []
     for value in graph.members[group]:
         for number in graph.producers[value]:

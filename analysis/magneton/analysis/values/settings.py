@@ -1,4 +1,4 @@
-"""What the matcher does, part by part: one configuration for all programs, and switches that show what each part gives."""
+"""Settings of the matcher. One configuration serves all programs; the switches show what each part of the method contributes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRECISION_TOLERANCE = {
     "float8_e4m3fnuz": 1.5e-1,
     "float8_e5m2fnuz": 3e-1,
 }
-# Rounding noise relative to the norm (not centred): values that are mostly their mean differ by this much.
+# Rounding noise relative to the norm (not centred). Values that are mostly their mean differ by this much.
 NOISE = {
     "float64": 1e-9,
     "double": 1e-9,

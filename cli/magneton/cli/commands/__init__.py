@@ -5,17 +5,24 @@ Commands import what they run inside their function, so that ``--help`` and shel
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import importlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
-from magneton.cli.commands.diff import diff
-from magneton.cli.commands.info import info
-from magneton.cli.commands.normalize import normalize
-from magneton.cli.commands.record import record
-from magneton.cli.commands.repeat import repeat
-from magneton.cli.commands.sensors import sensors
-from magneton.cli.commands.sql import sql
-from magneton.cli.commands.tables import tables
+# Modules of this package, each with a function of its own name, in the order in which one uses them.
+COMMANDS: list[str] = [
+    "record",
+    "normalize",
+    "diff",
+    "info",
+    "sql",
+    "tables",
+    "sensors",
+    "repeat",
+]
 
-# In the order in which one uses them.
-COMMANDS: tuple[Callable[..., Any], ...] = (record, normalize, diff, info, sql, tables, sensors, repeat)
+
+def load() -> Iterator[Callable[..., Any]]:
+    """Yield the functions behind the commands."""
+    for name in COMMANDS:
+        yield getattr(importlib.import_module(f"{__name__}.{name}"), name)

@@ -16,10 +16,10 @@ def info(
     as_json: Annotated[bool, typer.Option("--json", help="Write a JSON document.")] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Show what a recording holds: manifest, captures with the fate of every input event, rows, warnings.
+    """Show what a recording holds: manifest, captures, what became of the input events, number of rows, warnings.
 
-    Every event of an input was kept, merged into another row, ignored as empty or quarantined with a reason; the four
-    counts add up to the events read.
+    Every input event was kept, merged into another row, ignored as empty, or quarantined with a reason. The four counts
+    add up to the number of events in the input.
     """
     from magneton.cli import output
     from magneton.flows.recordings import describe
@@ -32,7 +32,7 @@ def info(
 
 
 def show(document: dict[str, Any]) -> None:
-    """Show for people what ``describe`` says of a recording."""
+    """Show the result of ``describe`` as text."""
     from magneton.cli import output
 
     manifest = document["manifest"]
@@ -49,7 +49,7 @@ def show(document: dict[str, Any]) -> None:
     }
     known = [(k, v) for k, v in facts.items() if v is not None]
     output.show_table(["", ""], known, wrap=[""], title=str(manifest["label"]))
-    files = [(f["name"], f.get("role", "primary"), f["size_bytes"]) for f in manifest.get("files", [])]
+    files = [(f["path"], f.get("role", "primary"), f["size_bytes"]) for f in manifest.get("files", [])]
     files = [f for f in files if f[1] != "derived"]
     if files:
         output.show_table(["file", "role", "bytes"], files, right=["bytes"])

@@ -20,7 +20,7 @@ def normalize(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Directory to write.", show_default=False)],
     label: Annotated[
         str | None,
-        typer.Option("--label", metavar="TEXT", help="What to call the run (default: from the first input)."),
+        typer.Option("--label", metavar="TEXT", help="Name of the recording (default: from the first input)."),
     ] = None,
     capture_trace: Annotated[
         list[Path] | None,
@@ -39,7 +39,7 @@ def normalize(
         typer.Option(
             "--clock",
             metavar="CLOCK",
-            help="Clock of the power log, where it does not say: realtime, monotonic or boottime.",
+            help="Clock of the power log, if the log does not name one: realtime, monotonic or boottime.",
         ),
     ] = None,
     offset: Annotated[
@@ -47,22 +47,24 @@ def normalize(
         typer.Option(
             "--offset",
             metavar="TIME",
-            help="What to add to a time of the power log to get Unix time: seconds, or with a unit (250ms, -3us, 7ns).",
+            help="Add this to times of the power log to get Unix time: seconds, or with a unit (250ms, -3us, 7ns).",
         ),
     ] = None,
     tz: Annotated[
         str | None,
-        typer.Option("--tz", metavar="ZONE", help="Zone of local times: UTC, +02:00, Europe/London ..."),
+        typer.Option("--tz", metavar="ZONE", help="Time zone of local times: UTC, +02:00, Europe/London ..."),
     ] = None,
     anchors: Annotated[
         Path | None,
         typer.Option(
-            "--anchors", metavar="FILE", help="JSON of clock anchors that tie other clocks to the wall clock."
+            "--anchors", metavar="FILE", help="JSON file of clock anchors, which relate other clocks to the wall clock."
         ),
     ] = None,
     date_order: Annotated[
         str | None,
-        typer.Option("--date-order", metavar="ORDER", help="mdy or dmy, for dates that may be either."),
+        typer.Option(
+            "--date-order", metavar="ORDER", help="mdy or dmy, for dates such as 02-03-2026 that may be either."
+        ),
     ] = None,
     bench: Annotated[
         Path | None,
@@ -70,15 +72,19 @@ def normalize(
     ] = None,
     bench_index: Annotated[
         int | None,
-        typer.Option("--bench-index", metavar="N", help="Which of several results in it, from 0 (default: the last)."),
+        typer.Option(
+            "--bench-index",
+            metavar="N",
+            help="Which of several results in the file to read, from 0 (default: the last).",
+        ),
     ] = None,
     no_raw: Annotated[bool, typer.Option("--no-raw", help="Do not copy the traces into the recording.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an earlier recording at RUN.")] = False,
     allow_truncated: Annotated[
-        bool, typer.Option("--allow-truncated", help="Keep what can be read of a file that stops in the middle.")
+        bool, typer.Option("--allow-truncated", help="Read a file that ends in the middle, as far as it goes.")
     ] = False,
     max_event_days: Annotated[
-        float, typer.Option(min=0, metavar="DAYS", help="Set events longer than this aside.")
+        float, typer.Option(min=0, metavar="DAYS", help="Quarantine events longer than this.")
     ] = 7.0,
     max_decompressed_gib: Annotated[
         float, typer.Option(min=0, metavar="GIB", help="Refuse a file that decompresses to more than this.")
@@ -94,10 +100,11 @@ def normalize(
 ) -> None:
     """Turn traces into a recording: a directory with Parquet tables, a manifest and the traces themselves.
 
-    The format of a file is found by looking into it, whatever it is called; gzip and zstd are opened on the way. Every event is
-    kept, merged into another row, ignored as empty or set aside with a reason, and the counts are shown. A recording whose tables
-    were deleted is normalised again from the raw files it holds. An earlier recording at RUN is replaced only with
-    --force, and only once the new one is complete.
+    The format of a file is recognised by its content, not by its name. Files compressed with gzip or zstd can be given as they
+    are. Every event is kept, merged into another row, ignored as empty, or quarantined with a reason; the counts are shown.
+
+    If TRACE is a recording, its tables are made again from the raw files that it holds. An earlier recording at RUN is replaced
+    only with --force, and only once the new one is complete.
     """
     from magneton.cli import output
     from magneton.cli.commands.info import show

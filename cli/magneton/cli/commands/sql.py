@@ -13,7 +13,7 @@ from magneton.schemas.errors import UsageError
 
 
 def sql(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Recordings to ask.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Recordings or diffs to query.")],
     query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT, or - to read it from stdin.")],
     as_json: Annotated[bool, typer.Option("--json", help="Write a JSON array of objects.")] = False,
     as_csv: Annotated[
@@ -27,23 +27,23 @@ def sql(
         typer.Option("--param", "-p", metavar="NAME=VALUE", help="Value for $NAME in the query; may be repeated."),
     ] = None,
     rows: Annotated[
-        int, typer.Option("--rows", min=0, metavar="N", help="Rows the table on the terminal shows; 0 for all.")
+        int, typer.Option("--rows", min=0, metavar="N", help="Number of rows to show on the terminal; 0 for all.")
     ] = 40,
     memory_limit: Annotated[
         str | None,
-        typer.Option("--memory-limit", metavar="SIZE", help="Memory to use before spilling to disk, e.g. 2GB."),
+        typer.Option("--memory-limit", metavar="SIZE", help="Memory to use before writing to disk, e.g. 2GB."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an existing FILE of --parquet.")] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Ask recordings a question in SQL.
+    """Run one SQL query over recordings and diffs.
 
-    Every table and view (see `magneton tables`) has a column run that names the recording a row is from, so that one
-    query can compare several. The engine is DuckDB. One SELECT is admitted; it sees the recordings and nothing else: no
-    files, no settings, no extensions. docs/sql.md is the guide.
+    Every table and view (see `magneton tables`) has a column run that names the recording of a row. So one query can compare
+    several recordings. The engine is DuckDB. One SELECT is admitted. It sees the recordings and nothing else: no files, no
+    settings, no extensions. docs/sql.md is the guide.
 
     The result is a table, and the number of rows goes to stderr. In JSON, NaN and infinity are null. In CSV, NULL is an
-    empty cell and text is written exactly, so that a spreadsheet may take a name that begins with = for a formula.
+    empty cell and text is written exactly, so a spreadsheet may take a name that begins with = for a formula.
 
     Example: magneton sql runs/a runs/b "SELECT run, name, time_ns FROM op_time ORDER BY time_ns DESC"
     """

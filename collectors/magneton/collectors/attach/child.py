@@ -1,4 +1,4 @@
-"""The recorder inside a recorded command: waits for torch, follows the steps, records the wanted ones, replies."""
+"""The recorder inside a recorded command. It waits for torch, follows the steps, records the wanted ones, and writes a reply."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from magneton.collectors.attach.request import SYSTEMS, CaptureReply, CaptureRequest, claim
-from magneton.schemas.kinds import CaptureKind
 
 if TYPE_CHECKING:
-    from magneton.collectors.attach.sessions import Session
+    from magneton.collectors.attach.session import Session
 
 
 class _Loader(Loader):
@@ -46,7 +45,7 @@ class _AfterImport(MetaPathFinder):
         self._name, self._then = name, then
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Find the module as usual, and put our loader around its own."""
+        """Find the module as usual, and wrap its loader."""
         if name != self._name:
             return None
         sys.meta_path.remove(self)
@@ -57,7 +56,7 @@ class _AfterImport(MetaPathFinder):
 
 
 class Attached:
-    """Opens and closes the window of steps that is recorded."""
+    """Starts and stops recording at the right steps."""
 
     def __init__(self, request: CaptureRequest) -> None:
         self._request = request
@@ -106,14 +105,17 @@ class Attached:
 
     @property
     def _opens_at(self) -> int:
-        """Steps after which recording begins: a profiler keeps nothing of its first ones, but must be there for them."""
-        early = self._request.capture == CaptureKind.PROFILE and self._request.steps is not None
+        """Number of steps before recording begins.
+
+        A profiler is started before its warm-up steps, since it must run during them. It keeps nothing of them.
+        """
+        early = self._request.capture == "profile" and self._request.steps is not None
         return min(1, self._request.warmup_steps) if early else self._request.warmup_steps
 
     # What is done about it.
 
     def guarded(self, action: Callable[[], Any]) -> None:
-        """Do something of ours. Whatever goes wrong with it is not the program's affair."""
+        """Run code of the recorder. Its errors never reach the program."""
         try:
             action()
         except Exception as error:
@@ -127,7 +129,8 @@ class Attached:
                 sys.stderr.write(f"magneton: the {self._request.name} failed: {failure}\n")
 
     def _open(self) -> None:
-        from magneton.collectors.attach.sessions import open_session, rank_of_process
+        from magneton.collectors.attach.session import rank_of_process
+        from magneton.collectors.attach.sessions import open_session
 
         self._rank = rank_of_process()
         if not claim(self._request, self._rank):

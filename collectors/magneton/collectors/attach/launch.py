@@ -1,4 +1,4 @@
-"""Runs a command once per capture, with the recorder inside, and makes one recording of what the runs leave."""
+"""Runs a command once per capture, with the recorder inside, and makes one recording of the results."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageErro
 from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import Device, System, Workload
 
-# What a shell adds to the number of the signal that ended a command.
+# A shell adds this to the number of the signal that ended a command.
 _SIGNALLED = 128
-# What the recorder inside the command imports of us.
+# Packages that the recorder inside the command imports.
 _PACKAGES = ("collectors", "schemas")
 
 
 class NothingRecordedError(MagnetonError):
-    """A command ran and left nothing to record."""
+    """A command ran, and nothing of it was recorded."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Launch:
         system: name of what runs.
         workload: the work, as its author states it.
         overwrite: replace an earlier recording.
-        report: told what is done.
+        report: called with a text about the current work.
         output_to_stderr: send what the command writes to stdout to stderr, so that stdout stays free.
     """
 
@@ -139,7 +139,7 @@ def _request(launch: Launch, capture: str, writer: RecordingWriter, replies: Pat
 
 
 def site_folder(scratch: Path) -> str:
-    """Make the one folder that goes on the command's path: the recorder, and nothing else of our environment."""
+    """Make the folder for the command's ``PYTHONPATH``. It holds the recorder and nothing else of this environment."""
     folder = scratch / "site"
     (folder / "magneton").mkdir(parents=True)
     for package in _PACKAGES:
@@ -157,7 +157,7 @@ def run_attached(command: Sequence[str], request: CaptureRequest, folder: str, s
 
     Args:
         command: the program and its arguments.
-        request: what is asked of the recorder.
+        request: what the recorder should do.
         folder: what ``site_folder`` made.
         stdout: where the command's stdout goes; None: to ours.
 
@@ -181,7 +181,7 @@ def run_attached(command: Sequence[str], request: CaptureRequest, folder: str, s
             code = process.wait()
             break
         except KeyboardInterrupt:
-            # The terminal has told the command as well; how it ends is its own affair.
+            # The terminal sent Ctrl-C to the command as well. The command decides how it ends.
             continue
     return _SIGNALLED - code if code < 0 else code
 

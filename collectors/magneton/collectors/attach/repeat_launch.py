@@ -1,4 +1,4 @@
-"""Runs a command once with chosen operators repeated in place, and hands back what the run left."""
+"""Runs a command once with chosen operators repeated in place, and returns the result."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class RepeatedRun:
 
     Attributes:
         code: its exit code, as a shell would give it.
-        reply: what was done; NULL where the command failed before anything was.
-        power: file of the table ``power``, on CLOCK_MONOTONIC like the windows; NULL where no sensor was read.
+        reply: what was done; None if the command failed before anything was repeated.
+        power: file of the table ``power``, on CLOCK_MONOTONIC like the windows; None where no sensor was read.
     """
 
     code: int
@@ -34,14 +34,16 @@ class RepeatedRun:
 
 
 def check_sensors(sensors: Sequence[str] | None) -> None:
-    """Refuse names that are no sensors, and meters: what they write is not on the clock of the windows.
+    """Refuse names that are not sensors. Meters (``command:``, ``file:``) are refused too: their clock is not that of the windows.
 
     Raises:
         UsageError: a name that cannot be used here.
     """
     _, meters = split(sensors)
     if meters:
-        raise UsageError("a meter cannot be read here", remedy="name sensors only, see `magneton sensors`")
+        raise UsageError(
+            "a meter (command: or file:) cannot be used with repeat", remedy="name sensors only, see `magneton sensors`"
+        )
 
 
 def repeat_command(
@@ -58,13 +60,13 @@ def repeat_command(
     Args:
         command: the program and its arguments, as the user typed them.
         plan: what is repeated, and how.
-        scratch: directory for readings; it has to outlast the result.
+        scratch: directory for readings. It must exist as long as the result is used.
         warmup_steps: steps before the first that is repeated; at least 1, since a step is from one end to the next.
         sensors: sensors to read; None: all there are.
         output_to_stderr: send what the command writes to stdout to stderr.
 
     Raises:
-        UsageError: no command, or numbers or sensors that make no sense.
+        UsageError: no command, or numbers or sensors that are not allowed.
         InputNotFoundError: the command cannot be started.
         NothingRecordedError: the command succeeded, and too few of its steps were seen.
     """
@@ -72,7 +74,10 @@ def repeat_command(
         raise UsageError("there is no command to run", remedy="give one after --")
     repeated = () if plan.alone else plan.regions
     if warmup_steps < 1 or plan.rounds < 1 or not plan.window_s > 0 or any(r.times < 2 for r in repeated):
-        raise UsageError("cannot repeat like this", remedy="at least 1 step of warm-up and 1 round, and 2 times")
+        raise UsageError(
+            "too small a number of steps, rounds or times",
+            remedy="give --warmup and --rounds of at least 1, and --times of at least 2",
+        )
     check_sensors(sensors)
     request = CaptureRequest(
         capture=CaptureKind.REPEAT,

@@ -1,4 +1,4 @@
-"""What the launcher asks of the recorder inside a command, and what that replies. No framework is needed to read it."""
+"""Requests and replies: what the launcher asks of the recorder inside a command, and the result. No framework is needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Region(msgspec.Struct):
     """What is repeated.
 
     Attributes:
-        name: an operator (``aten::addmm``), or the path of a module, whose operators are repeated each by itself; for other
+        name: an operator (``aten::addmm``), or the path of a module, whose operators are repeated one by one. For other
             systems an operation (``MatMul``) or its place in the program.
         module: whether it is the path of a module.
         times: r, how often each call is run in the windows that repeat; at least 2.
@@ -38,8 +38,9 @@ class RepeatRequest(msgspec.Struct):
     Attributes:
         regions: which.
         window_s: least length of a window, s; it ends with a step.
-        rounds: pairs of windows, one with the region r times and one with it once; windows, where it runs alone.
-        copies: sets of arguments that take turns; None: so many that none is still in a cache.
+        rounds: number of pairs of windows: one in which the region runs r times, and one in which it runs once. For a region
+            that runs alone, number of windows.
+        copies: number of sets of arguments, used in turn; None: so many that the cache cannot hold them all.
         alone: the program waits while the region runs by itself, on the inputs it had in one step.
     """
 
@@ -51,7 +52,10 @@ class RepeatRequest(msgspec.Struct):
 
 
 class Window(msgspec.Struct):
-    """A stretch of the run (CLOCK_MONOTONIC, ns), its steps (or passes through the region alone), and how often it ran in each."""
+    """A stretch of the run (CLOCK_MONOTONIC, ns), its steps, and how often each call of the region ran in a step.
+
+    For a region that runs alone, the steps are passes through the region.
+    """
 
     start_ns: int
     end_ns: int
@@ -64,12 +68,12 @@ class RegionRepeats(msgspec.Struct):
 
     Attributes:
         region: the region.
-        windows: those that were completed.
+        windows: the completed windows.
         repeated: operators that were repeated, with their calls in one step.
-        refused: calls that were not, with the reason.
-        cold: the copies are so many that no cache holds what is used next.
-        reason: why nothing can be said of the region; None where something can.
-        tried: it had its turn.
+        refused: operators that were not repeated, with the reason.
+        cold: there were so many copies of the arguments that a copy was no longer in the cache when it was used again.
+        reason: why there is no result for the region; None if there is one.
+        tried: the region was tried in at least one step.
     """
 
     region: Region
@@ -141,7 +145,7 @@ class CaptureReply(msgspec.Struct):
     repeats: list[RegionRepeats] = []
 
     def write(self, request: CaptureRequest) -> None:
-        """Leave it for the launcher."""
+        """Write the reply for the launcher."""
         path = Path(request.replies, f"{request.capture}-rank{self.rank}.json")
         temporary = path.with_suffix(f".{os.getpid()}")
         temporary.write_bytes(msgspec.json.encode(self))
@@ -155,7 +159,7 @@ def read_replies(request: CaptureRequest) -> list[CaptureReply]:
 
 
 def claim(request: CaptureRequest, rank: int) -> bool:
-    """Take a rank for this process; False where another process of the command already has."""
+    """Claim a rank for this process. False if another process of the command has claimed it."""
     try:
         descriptor = os.open(Path(request.replies, f"{request.capture}-rank{rank}.claim"), os.O_CREAT | os.O_EXCL)
     except FileExistsError:

@@ -1,98 +1,25 @@
-"""The captures of a program that is recorded as it is: from one end of a step to another."""
+"""The kinds of capture of a program that is recorded as it is, by name."""
 
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
+from magneton.collectors.attach.repeat_session import RepeatSession
 from magneton.collectors.attach.request import CaptureReply, CaptureRequest
-from magneton.collectors.attach.steps import MODULE_CALLS
+from magneton.collectors.attach.session import Session
 from magneton.collectors.recording import step_times
-from magneton.collectors.recording.knobs import FILE, write_knobs
 from magneton.collectors.recording.program import NO_SECOND
 from magneton.collectors.recording.recorder import SCRUBBED
-from magneton.collectors.recording.writer import versions
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch.dataflow import INPUT, PARAMETER
 from magneton.collectors.torch.dispatch import ValueRecorder
-from magneton.collectors.torch.profile import TorchProfile, import_torch
+from magneton.collectors.torch.profile import TorchProfile
 from magneton.collectors.torch.values_capture import notes_of
 from magneton.collectors.torch.values_tables import tables_of, write_tables
 from magneton.schemas.kinds import CaptureKind, OwnFormat
 from magneton.schemas.manifest import Capture
-
-
-def rank_of_process() -> int:
-    """Return the rank of this process."""
-    return TorchProfile().rank()
-
-
-class Session(ABC):
-    """One capture while it is open.
-
-    Args:
-        request: what to record.
-        rank: rank of this process.
-        modules: outermost modules called so far.
-    """
-
-    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
-        self.request, self.rank = request, rank
-        self.modules = list(modules)
-        self.steps = 0
-        self.kind = ""
-        self._torch = import_torch()
-
-    @property
-    def complete(self) -> bool:
-        """Whether all wanted steps have ended."""
-        return self.request.steps is not None and self.steps >= self.request.steps
-
-    def called(self, module: Any, args: Sequence[Any]) -> None:
-        """Take note of a call of an outermost module."""
-        if not any(module is known for known in self.modules):
-            self.modules.append(module)
-
-    def returned(self, result: Any) -> None:
-        """Take note of what an outermost module returned; most captures have no use for it."""
-        del result
-
-    def step(self, kind: str) -> None:
-        """Take note of the end of a step."""
-        self.kind = kind
-        self.steps += 1
-
-    @abstractmethod
-    def finish(self, reply: CaptureReply) -> None:
-        """Stop, write the raw files and say in the reply which."""
-
-    @abstractmethod
-    def abandon(self) -> None:
-        """Stop watching the program, and write nothing."""
-
-    def close(self) -> CaptureReply:
-        """End the capture and return what it left."""
-        reply = CaptureReply(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
-        self.finish(reply)
-        keys = {"capture": self.request.capture, "rank": self.rank}
-        below = ["0"] if self.request.capture == CaptureKind.VALUES else []
-        if below:
-            keys["input_id"] = "0"
-        write_knobs(self.request.directory(self.rank, *below) / FILE, self.modules, keys)
-        wanted = self.request.steps
-        if wanted is not None and self.steps < wanted:
-            reply.notes.append(f"The {self.request.name} ended after {self.steps} of {wanted} steps.")
-            for capture in reply.captures:
-                capture.incomplete = True
-        reply.versions = versions()
-        reply.devices = TorchProfile().devices()
-        return reply
-
-    def _synchronize(self) -> None:
-        if self._torch.cuda.is_initialized():
-            self._torch.cuda.synchronize()
 
 
 class EnergySession(Session):
@@ -239,7 +166,5 @@ _SESSIONS: dict[str, type[Session]] = {
 def open_session(request: CaptureRequest, rank: int, modules: Sequence[Any]) -> Session:
     """Begin a capture."""
     if request.repeat is not None:
-        from magneton.collectors.attach.repeat_session import RepeatSession
-
         return RepeatSession(request, rank, modules)
     return _SESSIONS[request.capture](request, rank, modules)

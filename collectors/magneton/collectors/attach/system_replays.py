@@ -1,7 +1,7 @@
-"""Replaying operations of programs of other systems than PyTorch: after some calls of a program, it waits while they run alone.
+"""Replaying operations of programs of other systems than PyTorch.
 
-What counts as a program is what its system compiles: a session of ONNX Runtime, a function of ``jax.jit`` or of
-``tf.function``. Only outermost calls count.
+A program is the unit that its system compiles: a session of ONNX Runtime, or a function of ``jax.jit`` or ``tf.function``. After some
+calls of a program, the program waits while its operations run alone. Only outermost calls are counted.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Replay = Callable[..., list[ReplayedCall]]
 
 
 class SystemReplays:
-    """Replays what is asked for of each program, once, after its warm-up; whatever goes wrong is not the program's affair."""
+    """Replays the wanted operations of each program, once, after its warm-up. Errors never reach the program."""
 
     def __init__(self, request: CaptureRequest, system: str) -> None:
         if request.repeat is None:

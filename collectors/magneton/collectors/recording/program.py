@@ -39,8 +39,8 @@ class ProgramRecorder:
     """Runs a program as often as the wanted captures need; see ``record``, which makes one.
 
     Attributes:
-        inputs: arguments of the runs: the ones given, and those of the second input once there are any.
-        seed: of what is drawn for the second input.
+        inputs: arguments of the runs: the given ones, and those of the second input once it is drawn.
+        seed: seed of the second input.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class ProgramRecorder:
 
         ``fn(*inputs)`` (``fn(**inputs)`` for a mapping) is one step. It runs once for the values, once more on a second
         input, and ``warmup_steps + steps`` times for each of the other captures. Parameters, their gradients and the random
-        generators are put back after the captures of values; other state goes on from run to run, so a step should not
-        depend on how often it ran before.
+        generators are restored after the captures of values. Other state is not restored, so a step should not depend on how
+        often it ran before.
 
         Args:
             fn: a module or a function.
@@ -112,7 +112,9 @@ class ProgramRecorder:
             Exception: whatever the program raises; what was recorded until then is published, marked incomplete.
         """
         if self.inputs:
-            raise UsageError("a recording is of one program", remedy="make a recording for each")
+            raise UsageError(
+                "run was called twice, and a recording holds one program", remedy="make one recording per program"
+            )
         self.inputs.append(inputs)
         models = modules_in(fn)
         known = [*parameters, *(p for m in models for p in (*m.parameters(), *m.buffers()))]
@@ -193,7 +195,7 @@ class ProgramRecorder:
     # -- energy
 
     def _run_energy(self, call: Callable[[], Any]) -> Any:
-        """Run the bare program, with nothing but sensors beside it."""
+        """Run the bare program while sensors are read."""
         self._running = CaptureKind.ENERGY
         torch = import_torch()
         cuda = torch.cuda if torch.cuda.is_initialized() else None
@@ -283,7 +285,7 @@ class ProgramRecorder:
             self._writer.discard()
             if error is None:
                 raise
-            # What the program raised is what its author needs to see first.
+            # The error of the program is more important to its author than this one.
             error.add_note(f"magneton: nothing was recorded: {failure}")
 
     def _publish(self, error: BaseException | None) -> None:

@@ -98,10 +98,10 @@ class _DiscardedError(Exception):
 
 
 class RecordingWriter:
-    """Builds one recording aside and puts it in place whole.
+    """Builds one recording under a hidden name and renames it into place.
 
-    The output is checked and claimed when the writer is made, before anything has run: a long run does not end at a
-    directory that was taken all along. Call ``publish`` or ``discard`` once.
+    The output is checked when the writer is made, before anything runs. So a long run does not fail at its end because the
+    directory exists. Call ``publish`` or ``discard`` once.
 
     Args:
         path: directory of the recording.
@@ -144,7 +144,7 @@ class RecordingWriter:
         notes: Sequence[str] = (),
         incomplete: bool = False,
     ) -> Manifest:
-        """Hash what lies in the raw directories, write the manifest last and put the recording in place.
+        """Hash the files in the raw directories, write the manifest last and put the recording in place.
 
         The captures name their files as these lie in the raw directories. The manifest names them by their paths in the
         recording. The recording is marked incomplete when one of its captures is, or when ``incomplete`` says so.

@@ -1,6 +1,6 @@
 """AMD GPUs through AMD SMI (``import amdsmi``, which comes with ROCm).
 
-Facts the code stands on:
+The code relies on these facts:
 
 * The energy counter is a number of ticks; its joules are ticks times ``counter_resolution`` (microjoules). The resolution
   differs between chips, and the key of the ticks between releases (``energy_accumulator``, before that ``power``).
@@ -206,19 +206,20 @@ class AmdSmiSensor:
 
 
 def _library() -> Any:
-    remedy = "install amd-smi-lib (part of ROCm) and its Python package amdsmi"
     try:
-        # What it has to say about a missing library it writes to stdout, where our data goes.
+        # amdsmi writes its message about a missing library to stdout, which carries our data.
         with contextlib.redirect_stdout(io.StringIO()):
             return importlib.import_module("amdsmi")
     except ImportError as error:
+        remedy = "pip install 'magneton[amd]', in the release of the installed ROCm"
         raise p.SensorUnavailableError("AMD SMI needs amdsmi, which is not installed", remedy=remedy) from error
     except (KeyError, OSError, AttributeError) as error:
+        remedy = "install amd-smi-lib, which is part of ROCm"
         raise p.SensorUnavailableError("amdsmi does not find libamd_smi.so", remedy=remedy) from error
 
 
 def _error(error: Any) -> p.SensorError:
-    # Parameter errors carry no code and are about our call: of this field, then.
+    # Parameter errors have no code. They concern the call of this field only.
     text = str(getattr(error, "err_info", None) or error).strip()
     name = text.split(" - ")[0].strip()
     reason = f"AMD SMI says {name.removeprefix('AMDSMI_STATUS_')}"

@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import os
+import importlib
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
 
-from magneton.collectors.sensors.amd import AmdSmiSensor
 from magneton.collectors.sensors.external import CommandMeter, FileMeter
-from magneton.collectors.sensors.nvml import NvmlSensor
 from magneton.collectors.sensors.protocol import Meter, Refusal, Sensor, SensorError, SensorInfo, SensorPermissionError
-from magneton.collectors.sensors.rapl import POWERCAP, RaplSensor
 from magneton.schemas.errors import UsageError
 
-# Where powercap lies; another place is for containers that mount the host's, and for tests.
-POWERCAP_VARIABLE = "MAGNETON_POWERCAP"
-
-SENSORS: dict[str, Callable[[], Sensor]] = {
-    "nvml": NvmlSensor,
-    "amd-smi": AmdSmiSensor,
-    "rapl": lambda: RaplSensor(Path(os.environ.get(POWERCAP_VARIABLE, POWERCAP))),
+# Name of each polled sensor, with the module of this package and the class in it, which is made without arguments.
+SENSORS: dict[str, str] = {
+    "nvml": "nvml.NvmlSensor",
+    "amd-smi": "amd.AmdSmiSensor",
+    "rapl": "rapl.RaplSensor",
 }
 METERS = ("command", "file")
 
@@ -43,7 +39,7 @@ def split(wanted: Sequence[str] | None) -> tuple[list[str], list[Meter]]:
     """Return the names of polled sensors, and the meters, among names such as ``nvml``, ``command:...``, ``file:...``.
 
     Args:
-        wanted: the names; NULL means every polled sensor.
+        wanted: the names; None means every polled sensor.
 
     Raises:
         UsageError: a name that is none.
@@ -78,10 +74,15 @@ def open_sensors(names: Iterable[str]) -> Opened:
     """Open polled sensors; one that cannot be opened is a refusal, not an error."""
     opened = Opened()
     for name in names:
-        sensor = SENSORS[name]()
+        sensor = _make(name)
         try:
             opened.sensors.append((sensor, sensor.open()))
         except SensorError as error:
             kind = "permission" if isinstance(error, SensorPermissionError) else "unavailable"
             opened.refusals[name] = Refusal(None, None, error.reason, error.remedy, kind)
     return opened
+
+
+def _make(name: str) -> Sensor:
+    module, made = SENSORS[name].split(".")
+    return cast("Sensor", getattr(importlib.import_module(f"magneton.collectors.sensors.{module}"), made)())

@@ -1,14 +1,14 @@
 """NVIDIA GPUs through NVML (``nvidia-ml-py``, ``import pynvml``).
 
-The total-energy counter (mJ), the instant power and the average power are three readings and stay apart; what
-``nvmlDeviceGetPowerUsage`` averages over depends on chip and driver, so it is the plain ``power``. Facts the code stands on:
+The total-energy counter (mJ), the instant power and the average power are three separate readings. What
+``nvmlDeviceGetPowerUsage`` averages over depends on chip and driver, so it is the plain ``power``. The code relies on these facts:
 
 * ``nvmlDeviceGetFieldValues`` returns a status per field, and its number lies in the member of a union that ``valueType``
   names. Drivers before 530 know no instant power: ``NOT_SUPPORTED`` or ``INVALID_ARGUMENT`` in that field alone.
-* The counter stands still over short windows; that is a reading like any other and kept.
+* The counter does not change over short windows. Such readings are kept like any other.
 * A GPU that falls off the bus answers ``GPU_IS_LOST`` (or ``RESET_REQUIRED``) to everything from then on.
-* Under MIG power belongs to the whole GPU, whoever else uses it: flagged.
-* Scope ``MODULE`` (Grace Hopper) includes the CPU: a device kind of its own.
+* Under MIG the power is that of the whole GPU, including its other users. The label ``mig`` says so.
+* Scope ``MODULE`` (Grace Hopper) includes the CPU. It is a device kind of its own.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class NvmlSensor:
         return p.FieldError(text)
 
     def _call(self, function: str, *arguments: Any) -> Any:
-        """Call NVML, turning its errors into ours."""
+        """Call NVML. Its errors become errors of ``protocol``."""
         call = getattr(self._nvml, function, None)
         if call is None:
             raise p.FieldUnsupportedError(f"this nvidia-ml-py has no {function}")

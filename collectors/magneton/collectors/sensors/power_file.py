@@ -28,7 +28,7 @@ def read(path: Path) -> np.ndarray[Any, Any]:
 
 
 def _flags(reason: pa.Array, stand_in: pa.Array) -> pa.Array:
-    """Return both codes where there are both, else the one there is, else NULL."""
+    """Return both codes where there are both, else the one there is, else None."""
     both = pc.binary_join_element_wise(reason, stand_in, " ")
     return pc.coalesce(both, reason, stand_in)
 
@@ -52,7 +52,7 @@ def write_power(
         series: source and description of each series, by its number.
         capture: name of the capture.
         rank: rank of the process.
-        repeat: number of the repetition, or NULL.
+        repeat: number of the repetition, or None.
     """
     schema = POWER.arrow_schema()
     texts: Mapping[str, pa.Array] = {

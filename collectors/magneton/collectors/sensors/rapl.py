@@ -1,10 +1,10 @@
 """Processors and their memory through RAPL, as the powercap part of sysfs shows it.
 
-A zone counts microjoules in ``energy_uj`` and starts again at its own ``max_energy_range_uj`` (not at 2^32; some count
-262 kJ, some 65 kJ: minutes at full power). What lies in what:
+A zone counts microjoules in ``energy_uj`` and starts again at 0 at its own ``max_energy_range_uj``. This is not 2^32:
+some zones count 262 kJ, some 65 kJ, which is minutes at full power. Zones contain one another:
 
-* ``package-N`` is the processor, with its cores and its uncore: those are left out, they would count twice. ``dram`` below
-  it is not part of it and is read.
+* ``package-N`` is the processor. It includes its cores and its uncore, which are left out so that they do not count twice.
+  ``dram`` is listed below the package but is not part of it. It is read.
 * ``psys`` is the whole platform and contains the packages: a device kind of its own.
 * ``intel-rapl-mmio`` shows the same packages once more: left out.
 
@@ -23,7 +23,9 @@ from magneton.collectors.sensors import protocol as p
 from magneton.schemas.kinds import DeviceKind, Flag, PowerField
 
 POWERCAP = Path("/sys/class/powercap")
-_KINDS = {"package": DeviceKind.CPU, "dram": DeviceKind.DRAM, "psys": DeviceKind.PSYS}
+# Another place where powercap lies: for containers that mount the host's, and for tests.
+POWERCAP_VARIABLE = "MAGNETON_POWERCAP"
+_KINDS = {"package": "cpu", "dram": "dram", "psys": "psys"}
 _REMEDY = (
     "run as root, or let everyone read it until the next boot: sudo chmod o+r "
     "/sys/class/powercap/intel-rapl*/energy_uj /sys/class/powercap/intel-rapl*/*/energy_uj"
@@ -40,12 +42,12 @@ class _Zone:
 
     @property
     def id(self) -> str:
-        """Name that tells it from its twin in another package."""
+        """Name with the package, so that zones of two packages have different names."""
         return self.name if self.parent is None else f"{self.parent}/{self.name}"
 
     @property
     def kind(self) -> str | None:
-        """Device kind; NULL for parts of a package."""
+        """Device kind; None for parts of a package."""
         return _KINDS.get(self.name.split("-")[0])
 
 
@@ -53,13 +55,13 @@ class RaplSensor:
     """All packages, their memory and the platform.
 
     Args:
-        root: where powercap lies.
+        root: where powercap lies (default: what the variable ``MAGNETON_POWERCAP`` says, or ``/sys/class/powercap``).
     """
 
     source = "rapl"
 
-    def __init__(self, root: Path = POWERCAP) -> None:
-        self._root = root
+    def __init__(self, root: Path | None = None) -> None:
+        self._root = Path(os.environ.get(POWERCAP_VARIABLE, POWERCAP)) if root is None else root
         self._files: list[tuple[int, int]] = []
 
     def open(self) -> p.SensorInfo:

@@ -20,7 +20,7 @@ def import_torch() -> Any:
     Raises:
         MissingDependencyError: it is not installed.
     """
-    return import_framework("torch", "recording a PyTorch program", "'magneton[torch]'")
+    return import_framework("torch", "recording a PyTorch program", extra="torch")
 
 
 class TorchProfile:

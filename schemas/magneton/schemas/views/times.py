@@ -1,4 +1,4 @@
-"""Views along time: steps, devices and their gaps, everything on one timeline, and what was noticed about it."""
+"""Views along time: steps, devices and their gaps, all rows on one timeline, and what may limit trust in them."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ DEVICE_TIME = View(
 DEVICE_GAPS = View(
     Table(
         "device_gaps",
-        "One stretch between two activities in which a device did nothing on any stream, and whether the host was late.",
+        "One stretch between two activities in which a device did nothing on any stream, and how late the next launch was.",
         (
             *KEYS,
             Column("device", INT, "device number as the system saw it"),
@@ -110,7 +110,12 @@ DEVICE_GAPS = View(
             Column("next_kernel_id", INT, "activity that ends it: row of `kernels`"),
             Column("next_name", STRING, "name of that activity"),
             Column("next_op_name", STRING, "operator it belongs to"),
-            Column("launch_late_ns", INT, "how far into the gap its launch began; 0 when it was queued before", "ns"),
+            Column(
+                "launch_late_ns",
+                INT,
+                "time from the start of the gap to the start of the next launch; 0 if the launch was queued before the gap",
+                "ns",
+            ),
         ),
     ),
     """
@@ -159,7 +164,7 @@ EVENTS = View(
 HEALTH = View(
     Table(
         "health",
-        "What may change how far the numbers of a capture can be trusted: its warnings, and quarantined events by reason.",
+        "What may limit the trust in the numbers of a capture: its warnings, and quarantined events by reason.",
         (
             *KEYS,
             Column("kind", STRING, "`warning` or `quarantine`"),

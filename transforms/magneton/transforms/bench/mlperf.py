@@ -1,4 +1,4 @@
-"""MLPerf's ``mlperf_log_detail.txt``: lines ``:::MLLOG {json}``. Read are the power window and what the run says of itself.
+"""MLPerf's ``mlperf_log_detail.txt``: lines ``:::MLLOG {json}``. The power window and the facts about the run are read.
 
 ``power_begin`` and ``power_end`` are wall times as text, UTC as MLPerf's checker reads them, month-day or day-month.
 """

@@ -24,11 +24,11 @@ Warning_ = tuple[str, int, str]
 
 
 class Request(msgspec.Struct):
-    """One request. Times are NULL where the file does not give them, or gives them on a clock that nothing ties down.
+    """One request. Times are None if the file does not give them, or if no anchor relates their clock to Unix time.
 
     Attributes:
         index: position in the file.
-        ok: it succeeded; NULL where the file does not say.
+        ok: it succeeded; None where the file does not say.
         input_tokens: prompt tokens.
         output_tokens: generated tokens.
         start_unix_ns: Unix time of its start, ns.
@@ -51,10 +51,10 @@ class BenchResult:
 
     Attributes:
         format: format of the file.
-        workload: totals over the requests that succeeded, for the manifest; NULL where the file does not say.
+        workload: totals over the requests that succeeded, for the manifest; None where the file does not say.
         requests: the requests, where the file lists them.
         window_unix_ns: Unix start and end of the benchmark, where the file or an anchor gives them.
-        start_clock: clock of the file's own start times (``realtime``, ``monotonic``), NULL without any.
+        start_clock: clock of the file's own start times (``realtime``, ``monotonic``), None without any.
         warnings: (code, count, message).
     """
 
@@ -71,9 +71,9 @@ class BenchOptions:
     """What the user says about a benchmark result.
 
     Attributes:
-        index: which of several results in one file (from 0; negative counts from the end); NULL takes the last.
-        anchors: what ties the client's monotonic clock to the wall clock.
-        tz: zone of local times (MLPerf); NULL takes UTC there.
+        index: which of several results in one file (from 0; negative counts from the end); None takes the last.
+        anchors: relate the client's monotonic clock to the wall clock.
+        tz: zone of local times (MLPerf); None takes UTC there.
         date_order: ``mdy`` or ``dmy`` (MLPerf).
     """
 
@@ -97,13 +97,13 @@ def decode(path: Path) -> list[Any]:
         try:
             return [_document(line) for line in lines]
         except (ValueError, RecursionError) as error:
-            # The message about the whole is the telling one when there is one document over many lines.
+            # If the file is one document over many lines, the error about the whole file is the useful one.
             told = error if len(lines) > 1 and lines[0].rstrip().endswith(b"}") else whole
             raise InputFormatError(f"is not JSON: {told}", path=path) from error
 
 
 def _document(data: bytes) -> Any:
-    """Decode one document; Python writes NaN and Infinity, which are no JSON and are read as NULL."""
+    """Decode one document; Python writes NaN and Infinity, which are no JSON and are read as None."""
     try:
         return msgspec.json.Decoder(float_hook=decimal.Decimal).decode(data)
     except msgspec.DecodeError:
@@ -132,14 +132,14 @@ def pick(documents: list[Any], options: BenchOptions, path: Path) -> tuple[dict[
 
 
 def whole(value: object) -> int | None:
-    """Return a count, or NULL for anything that is not a whole number from 0 to what 63 bits hold."""
+    """Return a count, or None for anything that is not a whole number from 0 to what 63 bits hold."""
     if isinstance(value, decimal.Decimal) and value.is_finite() and value.adjusted() < 18 and value == int(value):
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 def number(value: object) -> float | None:
-    """Return a finite number as a float, or NULL."""
+    """Return a finite number as a float, or None."""
     if not isinstance(value, int | decimal.Decimal) or isinstance(value, bool):
         return None
     try:
@@ -150,13 +150,13 @@ def number(value: object) -> float | None:
 
 
 def seconds(value: object) -> float | None:
-    """Return a length of time, s, or NULL for anything that is not a finite number of at least 0."""
+    """Return a length of time, s, or None for anything that is not a finite number of at least 0."""
     found = number(value)
     return found if found is not None and found >= 0 else None
 
 
 def nanoseconds(seconds: object) -> int | None:
-    """Return seconds as integer nanoseconds, exactly, half to even; NULL for anything that is not a finite number."""
+    """Return seconds as integer nanoseconds, exactly, half to even; None for anything that is not a finite number."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | decimal.Decimal):
         return None
     exact = decimal.Decimal(seconds)
@@ -166,7 +166,7 @@ def nanoseconds(seconds: object) -> int | None:
 
 
 def text(value: object) -> str | None:
-    """Return a non-empty text, or NULL."""
+    """Return a non-empty text, or None."""
     return value if isinstance(value, str) and value else None
 
 
@@ -218,7 +218,7 @@ def place(
 ) -> None:
     """Give requests their Unix start times, if the clock of the file can be tied to the wall clock.
 
-    Without an anchor for it nothing is placed: only totals are known, and that is no error.
+    Without an anchor no request gets a start time. Only totals are known then, and that is not an error.
 
     Args:
         result: result to complete.

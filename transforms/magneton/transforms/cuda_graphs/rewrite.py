@@ -1,4 +1,4 @@
-"""Placing graph replays in the written tables of a run: captures are known by then, whichever was read first."""
+"""Placing graph replays in the tables of a run, after all files were read. So the order of the files does not matter."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _rewrite(path: Path, changed: dict[str, pa.Array]) -> None:
 
 
 def _warn(path: Path, warned: list[Warned]) -> None:
-    """Add warnings in place of what was said of replays before they were placed."""
+    """Replace the warnings about replays that were written before the replays were placed."""
     table = RUN_TABLES["warnings"]
     rows = pq.read_table(path).to_pylist()
     told = {(w.capture, w.rank) for w in warned}

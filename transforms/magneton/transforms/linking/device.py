@@ -1,10 +1,11 @@
 """Tying device activities to the launches, operators, modules and steps they belong to.
 
-Within one process a correlation id joins a launch and its activities (a replayed graph: many activities, one launch).
-Files merged from several processes use the same ids again, so the process that owns a device is found first: by the
-correlations that occur in one process only, else by exclusion, else by order. Of several launches with one id in a
-process, the one that leaves activities and is the last to start before the activity is taken. Where no launch ties an
-activity to an operator its ``External id`` may, unless that is only a copy of the correlation (files of 2021 to 2023).
+Within one process a correlation id joins a launch and its activities. A replayed graph has many activities and one launch.
+
+Files that were merged from several processes use the same ids again. So the process that owns a device is found first: by
+correlations that occur in one process only, else by exclusion, else by order. If a process has several launches with one id, the
+last one that starts before the activity is taken, among those that leave activities. An activity without such a launch may get
+its operator from its ``External id``, unless this is only a copy of the correlation (files of 2021 to 2023).
 """
 
 from __future__ import annotations

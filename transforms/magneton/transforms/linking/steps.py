@@ -1,7 +1,7 @@
-"""Steps: which annotations mark an iteration, what their names say of the work, and what falls into them.
+"""Steps: which annotations mark an iteration, what their names say about the work, and which events lie in them.
 
-Dialects, the most telling first (a capture that has marks of several counts those of the first, since the others
-describe the same iterations):
+Each system names its steps in its own way (a dialect). If a capture has marks of several dialects, only those of the first in this
+list count, since all of them mark the same iterations:
 
 * ``vllm``: ``execute_context_1(11)_generation_0(0)`` (requests and tokens of both phases, sometimes with a sum of squares
   behind an underscore), ``execute_8192_context_9(sq8155sk8430...)_generation_37(sq37sk34489...)`` (``sq`` are tokens), and

@@ -1,4 +1,4 @@
-"""What kind of work a device activity does, read off its name: one table for NVIDIA, AMD, Triton and the libraries.
+"""The kind of work of a device activity, from its name: one table for NVIDIA, AMD, Triton and the libraries.
 
 The first rule whose pattern is found in the name decides; patterns ignore case. Mangled names work as well, since the
 words survive mangling. Classes:

@@ -1,8 +1,8 @@
-"""When two spellings of a device activity's name mean the same kernel.
+"""Whether two names mean the same kernel.
 
-A launch and the activity it causes are named by different parts of the software: one may be mangled, the other not;
-one may lack template arguments, or be cut at a fixed length. Agreement here is strict: what remains after undoing the
-spelling must be equal, so that two kernels of one template with other arguments never agree.
+A launch and its activity are named by different parts of the software. One name may be mangled and the other not; one may lack
+template arguments, or be cut at a fixed length. After these differences are undone, the names must be equal. So two kernels of one
+template with different arguments never agree.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keeping the books of a power log: every row becomes readings, or is set aside with its reason, or is counted."""
+"""Accounting of a power log: every row becomes readings, or is set aside with a reason, or is counted as ignored."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class LogBuilder:
         self._warnings[code] = (before + count, first)
 
     def ignore(self, name: str) -> None:
-        """Count a row of a metric we do not know."""
+        """Count a row of an unknown metric."""
         self.report.n_rows += 1
         self.report.n_ignored += 1
         self.report.ignored[name] = self.report.ignored.get(name, 0) + 1
@@ -82,7 +82,7 @@ class LogBuilder:
 
         Args:
             position: 0-based position among the rows of the file.
-            ts_ns: time on the clock of the series, a reason code, or NULL where the file has no times at all.
+            ts_ns: time on the clock of the series, a reason code, or None where the file has no times at all.
             cells: the readings; an empty list is a malformed row.
             raw: the row as written.
         """
@@ -134,7 +134,7 @@ class LogBuilder:
         """
         if self.report.n_rows and not any(s.energetic for s in self._list) and not self._set_aside:
             raise InputFormatError(
-                "holds no power or energy reading that we know",
+                "holds no power or energy reading with a known name",
                 path=self._path,
                 remedy="see docs/power.md, or convert it to the long CSV form described there",
             )

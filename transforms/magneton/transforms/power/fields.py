@@ -52,7 +52,7 @@ _UNITS: dict[str, tuple[str, float, float]] = {
     "mA": ("A", 1, 1e3),
     "1": ("1", 1, 1),
 }
-# Case tells M from m, so only these long or unmistakable spellings are read without regard to it.
+# Upper and lower case tell mega from milli. So case is ignored only for these spellings.
 _SPELLED = {
     "watt": "W",
     "watts": "W",
@@ -80,7 +80,7 @@ Cell = tuple[int, float | None, str | None]
 
 
 def unit_scale(unit: str | None) -> Scale | None:
-    """Return the base unit and the function that brings a value into it, or NULL for no unit or an unknown one."""
+    """Return the base unit and the function that brings a value into it, or None for no unit or an unknown one."""
     text = (unit or "").strip().replace("µ", "u").replace("μ", "u")
     found = _UNITS.get(text) or _UNITS.get(_SPELLED.get(text.lower(), ""))
     if found is None:
@@ -94,7 +94,7 @@ def unit_scale(unit: str | None) -> Scale | None:
 
 
 def expected_unit(field: str) -> str | None:
-    """Return the base unit that a field must have, or NULL for fields we know nothing about."""
+    """Return the base unit that a field must have, or None for an unknown field."""
     return _UNIT_OF_FIELD.get(field)
 
 
@@ -119,7 +119,7 @@ def power_field(name: str) -> str:
 
 
 def check_value(field: str, unit: str | None, value: float) -> str | None:
-    """Return the reason why a reading cannot be right, or NULL."""
+    """Return the reason why a reading cannot be right, or None."""
     wanted = expected_unit(field)
     if wanted is not None and unit != wanted:
         return "unit_mismatch"
@@ -136,7 +136,7 @@ def read_cell(series: int, field: str, scale: Scale | None, text: str) -> Cell:
     Args:
         series: number of the series, passed through.
         field: what is read.
-        scale: from ``unit_scale``; NULL where the unit is unknown.
+        scale: from ``unit_scale``; None where the unit is unknown.
         text: the cell without its unit.
     """
     value = reading(text)

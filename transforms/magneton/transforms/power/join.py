@@ -1,4 +1,4 @@
-"""Power logs in a recording: each is a capture of its own kind, on the time line of the first trace."""
+"""Power logs in a recording: each is a capture of kind ``energy``, on the time line of the first trace."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from magneton.transforms.staging.writer import RunWriter
 
 @dataclass(frozen=True)
 class PowerInput:
-    """One power log on its way into a recording.
+    """One power log that joins a recording.
 
     Attributes:
         path: where it lies.
         log: what it holds.
         options: how it was read.
-        anchors: what ties its clock to the wall clock.
-        capture: the capture it is, where a recorder made it; NULL for a log from elsewhere.
+        anchors: relate its clock to the wall clock.
+        capture: its capture, if our recorder made it; None for a log of another tool.
     """
 
     path: Path
@@ -139,7 +139,7 @@ def write_power(
         aside = item.log.quarantine
         _write(writer, "quarantine", keys, aside.drop_columns(["file"]).append_column("file", _same(file, len(aside))))
         _write(writer, "warnings", keys, item.log.warnings)
-        # A recorder measures energy in an execution of its own, before or after the one it traces.
+        # Our recorder measures energy and traces in two different runs, so these do not overlap.
         if known is None and not _meets(first, last, base, spans):
             message = f"{item.path.name}: the log and the trace do not overlap in time; look at clock, zone and offset"
             row = pa.table({"code": ["power_outside_trace"], "count": pa.array([1], pa.int64()), "message": [message]})
@@ -198,7 +198,7 @@ def _capture_row(
     name: str, file: str, item: PowerInput, base: int | None, first: int | None, last: int | None
 ) -> pa.Table:
     report = item.log.report
-    # Labels of devices may name hosts; they stay with the readings.
+    # Labels may contain host names. They are kept with the readings and not copied to the manifest.
     about = msgspec.to_builtins(report) | {
         "file": file,
         "devices": [msgspec.to_builtins(d) | {"labels": None} for d in report.devices],

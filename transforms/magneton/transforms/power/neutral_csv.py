@@ -108,7 +108,7 @@ def _row(builder: LogBuilder, position: int, named: dict[str, str], time: str, e
         return builder.drop(position, "clock_unknown", line)
     if builder.options.clock not in (None, clock):
         raise UsageError(
-            f"was stamped by {clock}, not by {builder.options.clock}",
+            f"has times of the clock {clock}, not of {builder.options.clock}",
             path=builder.report.file,
             remedy="leave --clock away",
         )

@@ -79,7 +79,7 @@ Groups = list[tuple[str, dict[str, str]]]
 
 
 def _groups(line: str) -> Groups | None:
-    """Return the line's own values and those of each analyser, or NULL when it is not such a line."""
+    """Return the line's own values and those of each analyser, or None when it is not such a line."""
     cells = cells_of(line)
     if cells is None or cells[0] != "Time":
         return None

@@ -1,4 +1,4 @@
-"""``power.parquet`` as our own recorder leaves it: rows of the table ``power``, stamped by the clock each row names.
+"""``power.parquet`` of our own recorder: rows of the table ``power``, with times of the clock that each row names.
 
 Its times are absolute on that clock (``monotonic``); the anchors of its capture tie them to the wall clock.
 """
@@ -17,7 +17,6 @@ from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.readings import Series
 
-NAME = OwnFormat.POWER
 _COLUMNS = ["name", "ts_ns", "source", "device_kind", "device_id", "field", "value", "unit", "labels", "clock", "flags"]
 _BATCH = 1 << 16
 

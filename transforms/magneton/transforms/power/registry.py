@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,10 +14,7 @@ from magneton.schemas.clocks import INT64_MAX, INT64_MIN, ClockMap, clock_map
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, InputNotFoundError, UsageError
 from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import ClockAnchor
-from magneton.transforms.power import amd_smi, neutral_csv, nvidia_smi, ptdaemon, recorded
 from magneton.transforms.power.log import PowerLog, PowerOptions
-from magneton.transforms.power.prometheus import exposition as prometheus_text
-from magneton.transforms.power.prometheus import response as prometheus_json
 from magneton.transforms.reading.textfile import head
 
 
@@ -29,15 +27,27 @@ class PowerFormat:
     read: Callable[[Path, PowerOptions], PowerLog]
 
 
-# In order of how unmistakable their first lines are.
-FORMATS = tuple(
-    PowerFormat(module.NAME, module.sniff, module.read)
-    for module in (recorded, neutral_csv, prometheus_json, ptdaemon, amd_smi, nvidia_smi, prometheus_text)
-)
+# Modules of this package with a ``NAME``, a ``sniff`` and a ``read``, in the order in which they are asked: those
+# whose first lines are least mistakable first.
+FORMATS: list[str] = [
+    "recorded",
+    "neutral_csv",
+    "prometheus.response",
+    "ptdaemon",
+    "amd_smi",
+    "nvidia_smi",
+    "prometheus.exposition",
+]
+
+
+def formats() -> tuple[PowerFormat, ...]:
+    """Return the formats, in the order in which they are asked."""
+    found = (importlib.import_module(f"magneton.transforms.power.{name}") for name in FORMATS)
+    return tuple(PowerFormat(module.NAME, module.sniff, module.read) for module in found)
 
 
 def find_format(path: Path) -> PowerFormat | None:
-    """Return the format of a file by its contents (never by its name), or NULL when it is no power log we know.
+    """Return the format of a file by its contents (never by its name), or None when it is no power log we know.
 
     Raises:
         InputNotFoundError: the file cannot be opened.
@@ -45,7 +55,7 @@ def find_format(path: Path) -> PowerFormat | None:
     if not path.is_file():
         raise InputNotFoundError("no such file" if not path.exists() else "is not a file", path=path)
     start = head(path)
-    return next((f for f in FORMATS if f.sniff(start)), None)
+    return next((f for f in formats() if f.sniff(start)), None)
 
 
 def read_power(path: Path, options: PowerOptions | None = None) -> PowerLog:
@@ -61,9 +71,11 @@ def read_power(path: Path, options: PowerOptions | None = None) -> PowerLog:
     found = find_format(path)
     if found is None:
         raise InputFormatError(
-            "is not a power log we know",
+            "is not a power log of a known format",
             path=path,
-            remedy="known: " + ", ".join(f.name for f in FORMATS) + "; any other can be converted to the long CSV form",
+            remedy="known: "
+            + ", ".join(f.name for f in formats())
+            + "; any other can be converted to the long CSV form",
         )
     return found.read(path, options or PowerOptions())
 
@@ -74,7 +86,7 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
     Args:
         log: the log.
         base_unix_ns: Unix time of ``ts_ns = 0`` of the capture.
-        anchors: what ties ``monotonic`` or ``boottime`` to the wall clock, unless the log was read with an offset.
+        anchors: relate ``monotonic`` or ``boottime`` to the wall clock, unless the log was read with an offset.
 
     Raises:
         UsageError: another clock than the wall clock was given both an offset and anchors.
@@ -98,7 +110,7 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
         if offset is not None:
             if clock != Clock.REALTIME and any(a.clock == clock for a in given):
                 raise UsageError(f"has both an offset and anchors for {clock}", path=log.report.file, remedy="give one")
-            # An offset is one anchor; for the wall clock itself, it is one of a clock that is wrong by as much.
+            # An offset is one anchor. For the wall clock itself it is an anchor of a clock that is wrong by the offset.
             convert = ClockMap([[(0, offset)]])
         else:
             convert = clock_map(given, clock)

@@ -1,9 +1,9 @@
 """Streaming the elements of a JSON event array without holding the file.
 
-The text is cut into pieces at ``},{`` boundaries. Whether a cut is right is not guessed: the piece is decoded, and a
-piece that was cut inside a string or a nested array is not valid JSON. What cannot be decoded that way (broken UTF-8,
-``NaN``, raw control characters, a boundary inside an argument) goes through a tokeniser that finds the elements by
-brackets and strings alone, and is handed on as *dirty* elements for the caller to look at one by one.
+The text is cut into pieces at ``},{`` boundaries. Decoding a piece shows whether the cut was right: a piece that was cut inside a
+string or a nested array is not valid JSON. A piece that cannot be decoded (broken UTF-8, ``NaN``, raw control characters, a boundary
+inside an argument) goes through a tokeniser, which finds elements by brackets and strings alone. Its elements are called *dirty*.
+The caller handles dirty elements one by one.
 """
 
 from __future__ import annotations

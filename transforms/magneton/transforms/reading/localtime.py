@@ -148,7 +148,7 @@ def date_order(dates: Iterable[tuple[int, int, int]], path: object, wanted: str 
 
 
 def _span(dates: list[tuple[int, int, int]], order: str) -> int | None:
-    """Return the days between the first and last date in that order, or NULL when one is no date."""
+    """Return the days between the first and last date in that order, or None when one is no date."""
     try:
         days = [dt.date(y, a, b) if order == "mdy" else dt.date(y, b, a) for a, b, y in dates]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Tables that our own recorder leaves as raw files beside its captures: settings, and times of bare steps."""
+"""Tables that our own recorder writes as raw files: settings, and times of bare steps."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def write_recorded(
     writer: RunWriter,
     next_ids: NextIds,
 ) -> list[Capture]:
-    """Write the rows of such files; return the captures that nothing else is.
+    """Write the rows of such files. Return the captures that consist of such a file only.
 
     Args:
         items: the files.

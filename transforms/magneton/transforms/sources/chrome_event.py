@@ -172,7 +172,7 @@ def parse(raw: bytes, notes: Notes) -> ChromeEvent | None:
 def usable(raws: Iterable[bytes], notes: Notes) -> Iterator[ChromeEvent | Row]:
     """Yield the events of a list, but for empty objects and metadata; unusable ones as their rows of ``quarantine``.
 
-    All are counted, but for flows and edges: only the shared steps know their fate.
+    All are counted, except flows and edges. The later steps count these, since only they know whether they are kept or merged.
     """
     for position, raw in enumerate(raws):
         try:

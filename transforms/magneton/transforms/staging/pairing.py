@@ -1,8 +1,8 @@
 """Pairing begins with ends once a file is complete: ``B``/``E`` per thread, ``b n e`` and ``S T p F`` per id.
 
-Ends are matched in the order of time, not of the file. An end closes the innermost open begin of its thread, whatever it
-is called (a differing name is noted). Of several at one instant, ends of what began earlier come first, then begins, then
-ends of what began just now. A begin without an end has no known length; an end without a begin is quarantined.
+Ends are matched in order of time, not in the order of the file. An end closes the innermost open begin of its thread. If their names
+differ, a warning says so. Of several events at one instant, ends of earlier slices come first, then begins, then ends of slices that
+began at this instant. A begin without an end has no known length; an end without a begin is quarantined.
 """
 
 from __future__ import annotations

@@ -11,11 +11,13 @@ from magneton.schemas.kinds import EnergyBasis, Flag
 
 
 def dynamic(result: EnergyResult, idle_w: float) -> EnergyResult:
-    """Return the energy above rest, labelled so; negative (and flagged) where the device drew less than at rest.
+    """Return the energy above rest, with the basis ``dynamic``.
+
+    It is negative, with a warning, if the device drew less than at rest.
 
     Args:
         result: gross energy over a window.
-        idle_w: power at rest, W, from a window of its own: the least power under load says nothing of rest.
+        idle_w: power at rest, W, from a window in which the device rested. The least power under load is not the power at rest.
 
     Raises:
         NotComparableError: the energy is not gross.
@@ -30,7 +32,7 @@ def dynamic(result: EnergyResult, idle_w: float) -> EnergyResult:
 
 
 class Based(Protocol):
-    """An energy that says what it counts."""
+    """An energy with a basis: ``gross`` or ``dynamic``."""
 
     @property
     def basis(self) -> str: ...  # noqa: D102

@@ -1,4 +1,4 @@
-"""What windows in which a region ran alone, and power beside them, say of its time and energy."""
+"""Time and energy of a region, from windows in which it ran alone."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ def time_alone(windows: Sequence[RepeatedWindow]) -> RepeatEstimate:
 def energies_alone(windows: Sequence[RepeatedWindow], power: pa.Table | None) -> list[DeviceRepeat]:
     """Return the energy of one pass through a region that ran alone, on each device that was read.
 
-    The mean power of a window is taken from what readings say of it once they have forgotten what was before.
+    The mean power of a window is taken from readings that no longer average over the time before the window.
 
     Args:
         windows: of one region; ``iterations`` are the passes.
-        power: table ``power``, on the clock of the windows; NULL without a sensor.
+        power: table ``power``, on the clock of the windows; None without a sensor.
 
     Returns:
-        At least one entry, each with its own refusal: without a reading of power or energy, one that says so.
+        One entry per device, each with its own refusal. Without a reading of power or energy there is one entry, which says so.
 
     Raises:
         InsufficientRepeatsError: fewer than two windows.

@@ -1,4 +1,7 @@
-"""Energy of kernels through a model of the sensor: classes that can be told apart are, the others share what is left."""
+"""Energy of kernels from a model of the sensor.
+
+Classes that can be told apart get their own energy. The other classes share the rest.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +23,9 @@ from magneton.analysis.energy.sensor_model.timeline import Timeline
 from magneton.schemas.kinds import EnergyLabel, PowerField
 
 Values = npt.NDArray[np.float64]
-# Kernels whose names share less of the running time than the longest this many are one class.
+# The kernel names with the longest running time get a class each, up to this many. All other names form one class.
 MAX_CLASSES = 60
-# Edges times classes that a timeline may hold: some 600 MB.
+# Limit of edges times classes of a timeline; about 600 MB.
 _MAX_CELLS = 20_000_000
 REST = "all other kernels"
 
@@ -50,18 +53,18 @@ def refine(
     model: SensorModel,
     total: EnergyResult,
 ) -> EnergyAttribution:
-    """Replace equal shares by what a model of the sensor tells apart.
+    """Replace equal shares by energies from a model of the sensor, where classes can be told apart.
 
     Args:
-        shared: the energy shared out equally, of the same kernels.
+        shared: the energy of the same kernels, divided equally.
         kernels: rows of ``kernels`` of the device, in that order.
         series: readings of its sensor; a counter gives the total only.
         model: the sensor.
         total: energy over the window from a counter, where there is one; else the model's own total is used.
 
     Returns:
-        The attribution with kernels of identified classes ``disaggregated``; the others share what is left equally and stay
-        ``apportioned``. It is returned as it was, with the reason, where the readings do not suffice.
+        The attribution. Kernels of identified classes are ``disaggregated``. The others share the rest equally and stay
+        ``apportioned``. If the readings do not suffice, ``shared`` is returned with the reason.
     """
     window = shared.window
     origin = window.start_ns

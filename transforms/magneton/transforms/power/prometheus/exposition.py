@@ -39,7 +39,7 @@ def sniff(head: str) -> bool:
 
 
 def parse_sample(line: str) -> Sample | None:
-    """Return (name, labels, value, time or NULL) of one line, or NULL when it is not a sample."""
+    """Return (name, labels, value, time or None) of one line, or None when it is not a sample."""
     match = _NAME.match(line)
     if match is None:
         return None
@@ -96,8 +96,8 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
 def _time_exponent(path: Path, builder: LogBuilder) -> tuple[int, bool, bool]:
     """Return the unit of the time stamps as an exponent, whether this is OpenMetrics, and whether it has an end.
 
-    The two formats differ by a factor of 1000. OpenMetrics shows itself by ``# EOF``, ``# UNIT`` or fractions of a second;
-    a file that shows neither is judged by the size of its first time stamp.
+    The times of the two formats differ by a factor of 1000. OpenMetrics is recognised by ``# EOF``, ``# UNIT`` or fractions of a
+    second. Without these, the size of the first time stamp decides.
     """
     is_open = ended = False
     first: str | None = None

@@ -1,7 +1,7 @@
 """What Prometheus metrics mean: DCGM's by name, others by the unit they state or carry in their name.
 
-A device is named by its UUID where a label gives one. Samples of one GPU under different pod labels are one device (the
-pod stays in ``labels``); metrics that name no device we know are told apart by all their labels.
+A device is named by its UUID if a label gives one. Samples of one GPU under different pod labels are one device; the pod is kept
+in ``labels``. Metrics without a known device are told apart by all their labels.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class MetricReader:
         return self._builder.series(series, dict(labels)), scale, field
 
     def _meaning(self, name: str) -> tuple[str, str, str, str] | None:
-        """Return (source, device kind, field, unit) of a metric, or NULL when we do not know it."""
+        """Return (source, device kind, field, unit) of a metric, or None when we do not know it."""
         if name in _DCGM:
             return ("dcgm", DeviceKind.GPU, *_DCGM[name])
         family = name.removesuffix("_total")

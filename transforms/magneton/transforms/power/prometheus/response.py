@@ -93,7 +93,7 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
 
 
 def _samples(result: _Result) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield (pair as written, time text or NULL, value text or NULL)."""
+    """Yield (pair as written, time text or None, value text or None)."""
     for pair in [*result.values, *([result.value] if bytes(result.value) else [])]:
         raw = bytes(pair)
         text = raw.decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""What a kineto trace says besides its events: clock, rank, devices, versions, names of processes and threads."""
+"""The parts of a kineto trace beside its events: clock, rank, devices, versions, names of processes and threads."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Looking at one event of a kineto trace by itself: repair what has one meaning, set aside what has none.
+"""Repairing or quarantining a single malformed event of a kineto trace.
 
-A number may be written as a string, an id as a float, a name with broken bytes: such an event is kept. A time that is no
-number, a negative length, a phase nobody defined: such an event goes to quarantine with the reason.
+An event is repaired and kept if its meaning is clear: a number written as a string, an id written as a float, a name with broken
+bytes. It is quarantined with the reason otherwise: a time that is not a number, a negative length, an undefined phase.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def clean(raw: bytes, position: int, stage: Stage, limits: Limits, path: Path) -
     """Return a repaired event, or None after it was counted as ignored or quarantined.
 
     Raises:
-        InputFormatError: the text is not JSON, whatever one grants it.
+        InputFormatError: the text is not JSON, even with all repairs.
     """
     notes: set[str] = set()
     text = raw.decode("utf-8", "replace")

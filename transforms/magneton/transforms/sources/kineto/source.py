@@ -1,8 +1,8 @@
 """kineto: the Chrome traces of torch.profiler, and of what is built on it (vLLM, SGLang, Megatron, Diffusers ...).
 
-One path is fast: a piece of the file is decoded into typed events, sorted into groups, and staged in columns. Whatever
-does not fit (a wrong type, an odd number, a broken string, a phase nobody defined) sends its small group of events
-through ``kineto_dirty``, which looks at each by itself, repairs or quarantines it, and hands it to the same staging.
+The fast path decodes a piece of the file into typed events, sorts them into groups, and stages them in columns. An event may not fit:
+a wrong type, an odd number, a broken string, an undefined phase. Then its small group of events goes through ``malformed``, which
+repairs or quarantines each event and hands it to the same staging.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the events of an XLA profile are, whichever file they come from: ``*.xplane.pb`` or the trace JSON made of it.
+"""The meaning of the events of an XLA profile, from either file: ``*.xplane.pb`` or the trace JSON that is made from it.
 
 JAX and TensorFlow share one profiler. A plane (a process in JSON) is a host or a device, a line (a thread) is a thread,
 a stream, or a view that the profiler derived from the streams. Both files go through this module, so that one run gives
