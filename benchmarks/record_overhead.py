@@ -73,7 +73,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Joined:
-    """How much of a values capture was found in the profile of the same program."""
+    """How much of a capture of values was found in the profile of the same program."""
 
     operators: int
     joined: int

@@ -237,11 +237,11 @@ def test_one_command_per_file_with_json(root: Path, name: str) -> None:
 
 
 def test_sql_as_a_table(run: Run, small: Path) -> None:
-    code, out, err = run("sql", small, "SELECT name, kernel_ns FROM op_time ORDER BY kernel_ns DESC NULLS LAST, name")
+    code, out, err = run("sql", small, "SELECT name, time_ns FROM op_time ORDER BY time_ns DESC NULLS LAST, name")
     assert code == 0
     assert err == "4 rows\n"
     lines = [line.split() for line in out.decode().splitlines()]
-    assert lines[0] == ["name", "kernel_ns"]
+    assert lines[0] == ["name", "time_ns"]
     assert lines[2:] == [["aten::addmm", "1200"], ["aten::relu", "200"], ["aten::linear", "NULL"], ["NULL", "NULL"]]
 
 

@@ -19,16 +19,16 @@ from magneton.schemas.errors import (
     UsageError,
 )
 from magneton.schemas.ids import sha256_file
+from magneton.schemas.kinds import CaptureKind, FileRole, SensorKind
 from magneton.schemas.leftovers import put_back
 from magneton.schemas.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from magneton.schemas.raw_paths import capture_folder, extra_folder
 from magneton.transforms import normalize as transform
 from magneton.transforms.job import NormalizeOptions
-from magneton.transforms.power.join import ENTRY_KIND, KIND, PowerInput, open_power, options_of
+from magneton.transforms.power.join import PowerInput, open_power, options_of
 from magneton.transforms.power.registry import find_format
 from magneton.transforms.recorded.known import Known, changed
 from magneton.transforms.recorded.tables import TABLES, RecordedTable
-from magneton.transforms.recorded.values import KIND as VALUES
 from magneton.transforms.recorded.values import ValuesInput
 
 __all__ = ["ExtraFiles", "NormalizeOptions", "normalize"]
@@ -83,7 +83,7 @@ def _again(
     recording: Path, out: Path, options: NormalizeOptions, capture_traces: Sequence[Path], extras: ExtraFiles
 ) -> Manifest:
     known = read_manifest(recording)
-    inputs = [entry for entry in known.files if entry.role == "primary"]
+    inputs = [entry for entry in known.files if entry.role == FileRole.PRIMARY]
     for entry in inputs:
         if not entry.kept:
             raise InputFormatError(
@@ -91,7 +91,11 @@ def _again(
             )
     raw = {entry.path: (entry, _raw_file(recording, entry)) for entry in inputs}
     if out.exists() and recording.samefile(out):
-        lost = [e.name for e in known.files if e.role != "derived" and not (options.keep_raw and e.role == "primary")]
+        lost = [
+            e.name
+            for e in known.files
+            if e.role != FileRole.DERIVED and not (options.keep_raw and e.role == FileRole.PRIMARY)
+        ]
         if lost:
             raise UsageError(f"would lose {lost[0]}", path=out, remedy="choose another output")
     entries = {path: entry for entry, path in raw.values()}
@@ -117,7 +121,7 @@ def _again(
                     "workload": known.workload,
                     # Results of benchmarks, and logs in formats that nothing here reads: they stay in the recording.
                     "files": [path for path in entries if path not in taken],
-                    "sensors": [s for s in known.sensors if s.get("kind") != ENTRY_KIND],
+                    "sensors": [s for s in known.sensors if s.get("kind") != SensorKind.POWER_LOG],
                     "notes": known.notes,
                     "known": Known(known, entries),
                 },
@@ -164,12 +168,12 @@ def _traces(known: Manifest, raw: _Raw, read: _Read) -> tuple[list[Path], list[P
     """
     kinds = {capture.file: capture.kind for capture in known.captures}
     others = read.paths()
-    traces: dict[str, list[Path]] = {"profile": [], "graph_capture": []}
+    traces: dict[str, list[Path]] = {CaptureKind.PROFILE: [], CaptureKind.GRAPH_CAPTURE: []}
     for entry, path in raw.values():
-        kind = kinds.get(entry.path, "other" if _is_extra(entry) else "profile")
+        kind = kinds.get(entry.path, "other" if _is_extra(entry) else CaptureKind.PROFILE)
         if kind in traces and path not in others:
             traces[kind].append(path)
-    return traces["profile"], traces["graph_capture"]
+    return traces[CaptureKind.PROFILE], traces[CaptureKind.GRAPH_CAPTURE]
 
 
 def _is_extra(entry: FileEntry) -> bool:
@@ -183,7 +187,7 @@ def _read_again(known: Manifest, raw: _Raw) -> _Read:
     values = [
         ValuesInput(path.parent, capture.rank, capture.input_id, capture.incomplete)
         for capture, _, path in own
-        if capture.kind == VALUES
+        if capture.kind == CaptureKind.VALUES
     ]
     tables = {path for item in values for path in item.files()}
     unlisted = tables - {path for _, path in raw.values()}
@@ -193,7 +197,7 @@ def _read_again(known: Manifest, raw: _Raw) -> _Read:
     tables |= {item.path for item in recorded}
     power = []
     for capture, entry, path in own:
-        if capture.kind == KIND and path not in tables and find_format(path) is not None:
+        if capture.kind == CaptureKind.ENERGY and path not in tables and find_format(path) is not None:
             recorder = None if _is_extra(entry) else capture
             power.append(open_power(path, options_of(known.sensors, entry.path), capture.anchors, recorder))
     return _Read(power, values, recorded)

@@ -12,15 +12,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from magneton.analysis.energy.measure.basis import GROSS
-from magneton.analysis.energy.measure.totals import AVERAGE, PLAIN, PREFERENCE, averaging_s
+from magneton.analysis.energy.measure.totals import PREFERENCE, averaging_s
 from magneton.analysis.energy.repeats.alone import energies_alone, time_alone
 from magneton.analysis.energy.repeats.difference import RepeatEstimate
 from magneton.analysis.energy.repeats.in_place import DeviceRepeat, RepeatedWindow, energies_of, time_of
 from magneton.analysis.energy.repeats.regions import find_regions, times_for
 from magneton.analysis.recording import Recording
 from magneton.collectors.attach.repeat_launch import check_sensors, repeat_command
-from magneton.collectors.attach.request import SYSTEMS, Answer, Region, RegionRepeats, RepeatOrder
+from magneton.collectors.attach.request import SYSTEMS, CaptureReply, Region, RegionRepeats, RepeatRequest
 from magneton.collectors.replay.windows import NotRepeatableError
 from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
@@ -34,6 +33,7 @@ from magneton.schemas.errors import (
     UsageError,
 )
 from magneton.schemas.files import publish_file
+from magneton.schemas.kinds import EnergyBasis, PowerField
 from magneton.schemas.manifest import MANIFEST_NAME, encode_json
 from magneton.schemas.parquet import read_table
 
@@ -119,7 +119,7 @@ def repeat_program(
         chosen = [times_for(region, period_s, reach_s) for region in known]
         if settings.times is not None:
             chosen = [(settings.times, "given")] * len(known)
-        plan = RepeatOrder(
+        plan = RepeatRequest(
             elsewhere or [Region(r.name, r.module, times) for r, (times, _) in zip(known, chosen, strict=True)],
             settings.window_s or window_for(period_s, reach_s),
             settings.rounds,
@@ -137,10 +137,10 @@ def repeat_program(
             sensors=settings.sensors,
             output_to_stderr=settings.output_to_stderr,
         )
-        if done.answer is None:
+        if done.reply is None:
             return done.code, None
         power = None if done.power is None else read_table(done.power, "power")
-        document = _document(done.answer, power, plan, [why for _, why in chosen])
+        document = _document(done.reply, power, plan, [why for _, why in chosen])
     if done.code:
         document["notes"].append(f"The command ended with exit code {done.code}.")
     if out is not None:
@@ -200,7 +200,7 @@ def sensor_of(names: Sequence[str] | None) -> tuple[float | None, float]:
         best = min(readings, key=lambda s: PREFERENCE.index(s["field"]))
         update = best["update_ms"]
         periods.append(_ASSUMED_PERIOD_S if update is None else update / 1e3)
-        if best["field"] in (PLAIN, AVERAGE):
+        if best["field"] in (PowerField.POWER, PowerField.POWER_AVERAGE):
             reach_s = max(reach_s, averaging_s(best["name"]))
     return (max(periods) if periods else None), reach_s
 
@@ -212,25 +212,25 @@ def window_for(period_s: float | None, reach_s: float) -> float:
     return max(_LEAST_WINDOW_S, _PERIODS_IN_WINDOW * period_s, _REACHES_IN_WINDOW * reach_s)
 
 
-def _document(answer: Answer, power: pa.Table | None, plan: RepeatOrder, why: Sequence[str]) -> dict[str, Any]:
+def _document(reply: CaptureReply, power: pa.Table | None, plan: RepeatRequest, why: Sequence[str]) -> dict[str, Any]:
     # Regions that run alone have no r.
     reasons = dict(zip((region.name for region in plan.regions), why, strict=False))
     # In the order of the request. With --alone, regions ran in the order in which they occurred.
     asked = {region.name: i for i, region in enumerate(plan.regions)}
-    done = sorted(answer.repeats, key=lambda repeats: asked.get(repeats.region.name, 0))
+    done = sorted(reply.repeats, key=lambda repeats: asked.get(repeats.region.name, 0))
     regions = [_region(one, power, reasons.get(one.region.name), alone=plan.alone) for one in done]
     return {
         "format": "magneton-repeats",
         "method": "alone" if plan.alone else "in_place",
-        "steps": answer.steps,
-        "step_kind": answer.step_kind,
+        "steps": reply.steps,
+        "step_kind": reply.step_kind,
         "window_s": plan.window_s,
         "rounds": plan.rounds,
         "simulated": any(e["simulated"] for r in regions for e in r["energies"]),
         "regions": regions,
-        "sensors": answer.sensors,
-        "versions": answer.versions,
-        "notes": list(answer.notes),
+        "sensors": reply.sensors,
+        "versions": reply.versions,
+        "notes": list(reply.notes),
     }
 
 
@@ -295,7 +295,7 @@ def energy_document(one: DeviceRepeat, calls: int) -> dict[str, Any]:
         "device_kind": one.device_kind,
         "device_id": one.device_id,
         "field": one.field,
-        "basis": GROSS,
+        "basis": EnergyBasis.GROSS,
         "label": None if one.estimate is None else one.estimate.label,
         "simulated": one.simulated,
         "compared": list(one.compared),

@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from magneton.schemas.errors import ClockAlignmentError
+from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import ClockAnchor
 
-REALTIME = "realtime"
-CLOCKS = (REALTIME, "monotonic", "boottime")
+# Clocks that anchors tie together.
+CLOCKS = (Clock.REALTIME, Clock.MONOTONIC, Clock.BOOTTIME)
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 # Times of events beyond this (in the year 2079) are refused: the difference of two others and a length fit 64 bits.
 MAX_EVENT_TIME_NS = 3 << 60
@@ -38,9 +39,9 @@ def anchors_from_readings(readings: Iterable[Mapping[str, object]]) -> list[Cloc
     anchors = []
     for reading in readings:
         values = {name: reading[f"{name}_ns"] for name in CLOCKS if reading.get(f"{name}_ns") is not None}
-        if any(isinstance(v, bool) or not isinstance(v, int) for v in values.values()) or REALTIME not in values:
+        if any(isinstance(v, bool) or not isinstance(v, int) for v in values.values()) or Clock.REALTIME not in values:
             raise ClockAlignmentError("a clock anchor needs realtime_ns and whole numbers of nanoseconds")
-        unix_ns = values.pop(REALTIME)
+        unix_ns = values.pop(Clock.REALTIME)
         anchors += [ClockAnchor(unix_ns=unix_ns, clock=k, clock_ns=v) for k, v in values.items()]  # type: ignore[arg-type]
     return anchors
 
@@ -92,7 +93,7 @@ class ClockMap:
         return ts_ns + np.int64(offset)
 
 
-def clock_map(anchors: Iterable[ClockAnchor], source: str, target: str = REALTIME) -> ClockMap:
+def clock_map(anchors: Iterable[ClockAnchor], source: str, target: str = Clock.REALTIME) -> ClockMap:
     """Return the map from clock ``source`` to clock ``target``.
 
     Two clocks other than ``realtime`` are converted through ``realtime``.
@@ -105,11 +106,11 @@ def clock_map(anchors: Iterable[ClockAnchor], source: str, target: str = REALTIM
         return ClockMap()
     known = list(anchors)
     stages = []
-    if source != REALTIME:
+    if source != Clock.REALTIME:
         stages.append([(a.clock_ns, a.unix_ns) for a in known if a.clock == source])
-    if target != REALTIME:
+    if target != Clock.REALTIME:
         stages.append([(a.unix_ns, a.clock_ns) for a in known if a.clock == target])
-    for name, points in zip([c for c in (source, target) if c != REALTIME], stages, strict=True):
+    for name, points in zip([c for c in (source, target) if c != Clock.REALTIME], stages, strict=True):
         if not points:
             raise ClockAlignmentError(
                 f"no anchor ties the clock {name[:40]!r} to the wall clock",

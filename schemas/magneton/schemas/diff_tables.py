@@ -32,11 +32,19 @@ REGIONS = Table(
         Column("label", STRING, "name to show: module path and operators"),
         *_both("module", STRING, "module path with instance numbers"),
         *_both("ops", STRING, "operators with counts, most time first"),
-        *_both("n_ops", FLOAT, "operator calls per unit that carry device time"),
-        *_both("n_kernels", FLOAT, "kernels per unit"),
-        *_both("kernel_ns", FLOAT, "sum of kernel durations per unit; on a CPU, of exclusive operator time", "ns"),
+        *_both("n_ops", FLOAT, "operator calls per unit that carry `time_ns` or `transfer_ns`"),
+        *_both("n_kernels", FLOAT, "kernels per unit; on a CPU, calls of operators that compute"),
         *_both(
-            "share_ns", FLOAT, "device time per unit; each instant is divided equally among overlapping kernels", "ns"
+            "time_ns",
+            FLOAT,
+            "time of the work per unit: kernels on a device; on a CPU, exclusive time of operators",
+            "ns",
+        ),
+        *_both(
+            "share_ns",
+            FLOAT,
+            "time of the device per unit; each instant is divided equally among overlapping kernels",
+            "ns",
         ),
         *_both("transfer_ns", FLOAT, "sum of copies and memsets per unit", "ns"),
         *_both("bytes", FLOAT, "bytes copied or set per unit", "bytes"),
@@ -45,13 +53,15 @@ REGIONS = Table(
         *_both("energy_low_j", FLOAT, "lower bound of the energy per unit", "J"),
         *_both("energy_high_j", FLOAT, "upper bound of the energy per unit", "J"),
         *_both("kernel_class", STRING, "kernel class with most time"),
-        Column("delta_ns", FLOAT, "`kernel_ns_b - kernel_ns_a`, a missing side counting as no work", "ns"),
-        Column("evidence", STRING, "what the match rests on, space separated, e.g. `values second_input`"),
+        Column("delta_ns", FLOAT, "`time_ns_b - time_ns_a`, a missing side counting as no work", "ns"),
+        Column(
+            "evidence", STRING, "what the match rests on, strongest first, space separated, e.g. `values second_input`"
+        ),
         Column("score", FLOAT, "similarity of the two sides, 0 to 1; NULL when one-sided"),
         Column(
             "coarse",
             BOOL,
-            "it holds more than 10 % of a side's time and several operators on both sides, so it does not count as aligned",
+            "it holds more than 10 % of a side's `time_ns` and several operators on both sides, so it does not count as aligned",
         ),
         Column(
             "missing_records",
@@ -83,7 +93,7 @@ FINDINGS = Table(
         Column("group_id", INT, "group of regions it is about: `regions.group_id`"),
         Column("verdict", STRING, "`waste`, `trade-off`, `equal`, `inconclusive` or `not comparable`"),
         Column("costly_side", STRING, "`a` or `b`"),
-        Column("delta_ns", FLOAT, "difference of kernel time per unit, B minus A", "ns"),
+        Column("delta_ns", FLOAT, "difference of `time_ns` of the group's regions per unit, B minus A", "ns"),
         Column("reason", STRING, "why this verdict and not a stronger one"),
     ),
 )

@@ -86,7 +86,7 @@ class SideDoc(msgspec.Struct):
     incomplete: bool
     n_steps_recorded: int
     steps_used: list[str]
-    kernel_time: Spread
+    step_time: Spread
     inventory: dict[str, float]
     outside_steps_ns: float
     overhead_ns: float
@@ -108,7 +108,7 @@ class StratumDoc(msgspec.Struct):
     name: str
     n_steps_a: int
     n_steps_b: int
-    kernel_ns: Amount
+    time_ns: Amount
 
 
 class Comparison(msgspec.Struct):
@@ -124,9 +124,9 @@ class Comparison(msgspec.Struct):
 
 
 class Coverage(msgspec.Struct):
-    """Share (0 to 1) of linked kernel time in regions that count as aligned, per side.
+    """Share (0 to 1) of ``time_ns`` in regions that count as aligned, per side.
 
-    A pair counts only if it holds at most ``max_share`` of a side's kernel time or is a single operator on one side.
+    A pair counts only if it holds at most ``max_share`` of a side's ``time_ns`` or is a single operator on one side.
     """
 
     a: float | None
@@ -153,7 +153,7 @@ class Group(msgspec.Struct):
     ops_a: str | None
     ops_b: str | None
     n_regions: int
-    kernel_ns: Amount
+    time_ns: Amount
     transfer_ns: Amount
     launches: Amount
     kernel_class_a: str | None
@@ -173,7 +173,7 @@ class RollupRow(msgspec.Struct):
 
     name_a: str | None
     name_b: str | None
-    kernel_ns: Amount
+    time_ns: Amount
     transfer_ns: Amount
     calls: Amount
     launches: Amount
@@ -196,8 +196,8 @@ class Region(msgspec.Struct):
     n_ops_b: float | None
     n_kernels_a: float | None
     n_kernels_b: float | None
-    kernel_ns_a: float | None
-    kernel_ns_b: float | None
+    time_ns_a: float | None
+    time_ns_b: float | None
     share_ns_a: float | None
     share_ns_b: float | None
     transfer_ns_a: float | None
@@ -234,8 +234,17 @@ class Finding(msgspec.Struct):
     reason: str
 
 
+def work_name(on_device: bool) -> str:
+    """Return what ``time_ns`` is the time of, for people: ``kernel time``, or on a CPU ``operator time``."""
+    return "kernel time" if on_device else "operator time"
+
+
 class DiffDocument(msgspec.Struct):
-    """The whole document. Times are in ns per unit of the comparison."""
+    """The whole document. Times are in ns per unit of the comparison.
+
+    ``time_ns`` is the time of the work itself everywhere: of kernels on a device; on a CPU, of operators without the operators
+    inside them. Copies and memsets are ``transfer_ns``.
+    """
 
     diff_id: str
     tool: str

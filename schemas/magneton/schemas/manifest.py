@@ -9,6 +9,7 @@ import msgspec
 
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError
 from magneton.schemas.files import atomic_write
+from magneton.schemas.kinds import DeviceKind, FileRole
 from magneton.schemas.versions import MANIFEST_STEPS, SCHEMA_VERSION, upgrade_document
 
 MANIFEST_NAME = "manifest.json"
@@ -27,7 +28,7 @@ class FileEntry(msgspec.Struct, omit_defaults=True):
     sha256: str
     size_bytes: int
     path: str
-    role: str = "primary"
+    role: str = FileRole.PRIMARY
     kept: bool = True
 
 
@@ -81,7 +82,7 @@ class Device(msgspec.Struct, omit_defaults=True):
     index: int | None = None
     name: str | None = None
     uuid: str | None = None
-    kind: str = "gpu"
+    kind: str = DeviceKind.GPU
 
 
 class Manifest(msgspec.Struct, omit_defaults=True):

@@ -325,6 +325,9 @@ QUARANTINE = plain_table(
     Column("raw", STRING, "the event as written, cut to 2,000 characters, invalid bytes replaced"),
 )
 
+# The tables that a capture of values fills.
+VALUES_TABLES = ("ops", "tensors", "uses", "modules", "frames")
+
 RUN_TABLES: dict[str, Table] = {
     t.name: t
     for t in (

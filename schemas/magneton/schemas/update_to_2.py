@@ -117,11 +117,6 @@ def _files_of_captures(known: _Manifest, places: list[str]) -> list[str | None]:
     return found
 
 
-def update_diff(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document as it is: a diff names no files."""
-    return document
-
-
 def _update_files(key: str) -> Callable[[Any, Path], Any]:
     """Return the step of a table with a column ``file`` and the name of the capture in the column ``key``."""
 

@@ -94,7 +94,7 @@ def test_a_group_that_takes_hundreds_of_times_as_long_is_none() -> None:
     a, b = nodes(["x", "y", "z", "mm", "all_reduce", "u", "v", "w"]), nodes(["x", "y", "z", "norm", "u", "v", "w"])
     for node in a[3:5]:
         assert node.work is not None
-        node.work.kernel_ns = 12_000.0
+        node.work.time_ns = 12_000.0
     found = match(a, b)
     assert all(not c.b for c in found if any(n.name in ("mm", "all_reduce") for n in c.a))
 

@@ -21,7 +21,7 @@ def op(
     name: str, *shapes: tuple[int, ...], module: str | None = None, calls: tuple[str, ...] = (), kernels: int = 1
 ) -> Node:
     """An operator with device work."""
-    work = Work(kernel_ns=10.0, n_kernels=kernels, n_calls=1, class_ns={name: 10.0})
+    work = Work(time_ns=10.0, n_kernels=kernels, n_calls=1, class_ns={name: 10.0})
     return Node("op", name, None, (0, 0), tuple(shapes) or None, module, work=work, calls=calls)
 
 

@@ -38,8 +38,8 @@ def test_the_profilers_defaults_align(compared) -> None:  # type: ignore[no-unty
 def test_hashes_are_no_part_of_a_kernels_name(compared) -> None:  # type: ignore[no-untyped-def]
     document = compared("hash-in-kernel-names/a.json", "hash-in-kernel-names/b.json").document
     assert (document.coverage.a, document.coverage.b) == (1.0, 1.0)
-    changed = [group for group in document.groups if group.kernel_ns.a != group.kernel_ns.b]
-    assert [(g.kernel_ns.a, g.kernel_ns.b) for g in changed] == [(400_000.0, 320_000.0)]
+    changed = [group for group in document.groups if group.time_ns.a != group.time_ns.b]
+    assert [(g.time_ns.a, g.time_ns.b) for g in changed] == [(400_000.0, 320_000.0)]
     assert len(document.rollups["op"]) == 3
 
 

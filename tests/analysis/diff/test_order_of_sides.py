@@ -18,7 +18,7 @@ from magneton.schemas.diffdoc import DiffDocument
 FOUND = Path(__file__).resolve().parents[2] / "found"
 ENERGY = ("energy_j", "energy_low_j", "energy_high_j")
 VALUES = (
-    *("module", "ops", "n_ops", "n_kernels", "kernel_ns", "share_ns", "transfer_ns", "bytes", "launches"),
+    *("module", "ops", "n_ops", "n_kernels", "time_ns", "share_ns", "transfer_ns", "bytes", "launches"),
     *("kernel_class", *ENERGY),
 )
 
@@ -44,7 +44,7 @@ def regions(found: DiffDocument, left: str = "a", right: str = "b") -> list[str]
 
 def groups(found: DiffDocument, left: str = "a", right: str = "b") -> list[str]:
     return sorted(
-        str((getattr(g.kernel_ns, left), getattr(g.kernel_ns, right), g.n_regions, g.evidence, g.score))
+        str((getattr(g.time_ns, left), getattr(g.time_ns, right), g.n_regions, g.evidence, g.score))
         for g in found.groups
     )
 
@@ -73,7 +73,7 @@ def test_blanks_at_the_end_of_a_trace_change_nothing(tmp_path: Path) -> None:
     for other in others:
         assert without_names(other) == without_names(first)
     assert {(r.kind, r.delta_ns) for r in first.regions} == {("paired", 0.0)}
-    assert sorted((r.ops_a, r.ops_b, r.kernel_ns_a, r.kernel_ns_b) for r in first.regions) == [
+    assert sorted((r.ops_a, r.ops_b, r.time_ns_a, r.time_ns_b) for r in first.regions) == [
         ("aten::bmm", "aten::bmm", 30e3, 30e3),
         ("aten::bmm", "aten::bmm", 50e3, 50e3),
         ("aten::softmax", "aten::softmax", 5e3, 5e3),
@@ -93,7 +93,7 @@ def test_blanks_at_the_end_of_a_trace_change_nothing(tmp_path: Path) -> None:
 def test_siblings_that_run_in_the_other_order(tmp_path: Path, case: str, times: set[tuple[float, float]]) -> None:
     a, b = FOUND / case / "a.json", FOUND / case / "b.json"
     one, other = document(tmp_path, a, b), document(tmp_path, b, a)
-    assert {(r.kernel_ns_a, r.kernel_ns_b) for r in one.regions} == times
+    assert {(r.time_ns_a, r.time_ns_b) for r in one.regions} == times
     mirrored(one, other)
 
 

@@ -391,7 +391,7 @@ def test_the_exit_code_is_passed_on(tmp_path: Path, run: Run) -> None:
     manifest = manifest_of(tmp_path)
     assert manifest.incomplete
     assert "The command ended with exit code 7." in manifest.notes
-    assert "The profile capture ended after 5 of 5 steps." not in manifest.notes
+    assert "The capture of profile ended after 5 of 5 steps." not in manifest.notes
     assert "Captures that were wanted and are missing: values." in manifest.notes
     assert [c.kind for c in manifest.captures] == ["profile"]
 
@@ -453,7 +453,7 @@ def test_a_recorder_that_fails_leaves_the_program_alone(tmp_path: Path, run: Run
         """,
         options=("--capture", "values"),
     )
-    assert "the values capture failed: OSError: disk full" in done.stderr
+    assert "the capture of values failed: OSError: disk full" in done.stderr
     assert "AssertionError" not in done.stderr
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magneton.schemas.kinds import CaptureKind
 from magneton.transforms.staging.stage import NONE, Stage
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def join_execution_traces(files: Sequence[CaptureFile]) -> list[tuple[CaptureFil
     Returns:
         Pairs of an execution trace and its trace. The former have no stage any more, and ``said`` where they have joined.
     """
-    profiles = [f for f in files if f.kind == "profile" and f.stage is not None]
+    profiles = [f for f in files if f.kind == CaptureKind.PROFILE and f.stage is not None]
     lone = [f for f in profiles if f.stage is not None and f.stage.info.source_format == CHAKRA]
     traces = [f for f in profiles if f.stage is not None and f.stage.info.source_format != CHAKRA]
     free = list(traces)

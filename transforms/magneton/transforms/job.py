@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import Workload
 from magneton.schemas.raw_paths import capture_folder, extra_folder
 from magneton.transforms.inputs import RawFile
@@ -16,13 +17,10 @@ from magneton.transforms.power.join import PowerInput
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.recorded.known import Known
 from magneton.transforms.recorded.tables import RecordedTable
-from magneton.transforms.recorded.values import KIND as VALUES
 from magneton.transforms.recorded.values import ValuesInput
 from magneton.transforms.sources import Source
 from magneton.transforms.staging.stage import Stage
 
-PROFILE = "profile"
-GRAPH_CAPTURE = "graph_capture"
 DEFAULT_MEMORY_MB = 128
 
 Progress = Callable[[str, int, int | None], None]
@@ -64,7 +62,7 @@ class Extra:
     Attributes:
         tables: rows by table, without ``run_id`` (it is filled in); other missing columns are NULL.
         power: power logs; each becomes a capture. Their files need not be listed again.
-        values: values captures, with the directories of their files.
+        values: captures of values, with the directories of their files.
         recorded: tables that our recorder left beside its captures.
         workload: what is known of the work done; replaces the manifest's.
         files: files it came from; they enter the run id and are kept, those from elsewhere below ``raw/extra``.
@@ -91,7 +89,7 @@ class Extra:
             if log.capture is not None:
                 files.append(RawFile(log.path, capture_folder(log.capture.name, log.capture.rank)))
         for item in self.values:
-            folder = capture_folder(VALUES, item.rank, item.input_id or "0")
+            folder = capture_folder(CaptureKind.VALUES, item.rank, item.input_id or "0")
             files += [RawFile(path, folder) for path in item.files()]
         return files + [RawFile(item.path, item.folder()) for item in self.recorded]
 

@@ -21,6 +21,7 @@ import pyarrow as pa
 from magneton.schemas.errors import InputFormatError, UsageError
 from magneton.schemas.files import publish_directory
 from magneton.schemas.ids import run_id
+from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import (
     MANIFEST_NAME,
     Capture,
@@ -35,7 +36,7 @@ from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.cuda_graphs.rewrite import place_replays_in
 from magneton.transforms.execution_traces import join_execution_traces
 from magneton.transforms.inputs import RawFile, give_places, keep, tables_of
-from magneton.transforms.job import GRAPH_CAPTURE, PROFILE, CaptureFile, Extra, NormalizeOptions
+from magneton.transforms.job import CaptureFile, Extra, NormalizeOptions
 from magneton.transforms.linking.capture_tables import EVENTS, write_capture
 from magneton.transforms.linking.host import NextIds
 from magneton.transforms.power.join import TraceSpan, time_line, write_power
@@ -89,8 +90,10 @@ def normalize(
         allow_truncated=options.allow_truncated,
     )
     notes = list(extra.notes)
-    files = _find(inputs, PROFILE, limits, notes) + _find(capture_traces, GRAPH_CAPTURE, limits, notes)
-    if not any(f.kind == PROFILE for f in files) and not (extra.power or extra.values or extra.recorded):
+    files = _find(inputs, CaptureKind.PROFILE, limits, notes) + _find(
+        capture_traces, CaptureKind.GRAPH_CAPTURE, limits, notes
+    )
+    if not any(f.kind == CaptureKind.PROFILE for f in files) and not (extra.power or extra.values or extra.recorded):
         raise UsageError("no trace files were given", remedy="name at least one trace file or a folder of them")
     with publish_directory(out, last=MANIFEST_NAME, overwrite=options.overwrite) as directory:
         work = directory / ".work"
@@ -231,9 +234,9 @@ def _write_tables(
 ) -> list[Capture]:
     """Write all tables; return the captures that are not traces."""
     next_ids = NextIds()
-    ordered = sorted(files, key=lambda f: (f.kind != PROFILE, f.name, f.rank))
+    ordered = sorted(files, key=lambda f: (f.kind != CaptureKind.PROFILE, f.name, f.rank))
     timed = extra.power or extra.recorded
-    spans = [_span(f.stage) for f in ordered if f.stage is not None and f.kind == PROFILE] if timed else []
+    spans = [_span(f.stage) for f in ordered if f.stage is not None and f.kind == CaptureKind.PROFILE] if timed else []
     with RunWriter(directory, run) as writer:
         for done, file in enumerate(ordered):
             if options.progress is not None:

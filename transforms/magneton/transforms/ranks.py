@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from magneton.schemas.errors import RankError
+from magneton.schemas.kinds import CaptureKind
 
 if TYPE_CHECKING:
     from magneton.transforms.job import CaptureFile
@@ -30,7 +31,7 @@ def assign_ranks(files: Sequence[CaptureFile], *, of_several: bool) -> None:
         members = [f for f in files if f.kind == kind]
         for file in members:
             _rank(file, alone=len(members) == 1)
-        if kind == "profile":
+        if kind == CaptureKind.PROFILE:
             for file in members:
                 file.name = kind
             _check(members, of_several=of_several)

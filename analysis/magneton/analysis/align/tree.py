@@ -123,7 +123,7 @@ class Work:
             is the number of steps that the work is a mean of.
     """
 
-    kernel_ns: float = 0.0
+    time_ns: float = 0.0
     share_ns: float = 0.0
     transfer_ns: float = 0.0
     transfer_bytes: float = 0.0
@@ -140,7 +140,7 @@ class Work:
 
     def add(self, other: Work) -> None:
         """Add another piece of work."""
-        self.kernel_ns += other.kernel_ns
+        self.time_ns += other.time_ns
         self.share_ns += other.share_ns
         self.transfer_ns += other.transfer_ns
         self.transfer_bytes += other.transfer_bytes
@@ -159,7 +159,7 @@ class Work:
     def divided(self, by: float) -> Work:
         """Return the work divided by a number (dividing sums once keeps equal means equal)."""
         return Work(
-            self.kernel_ns / by,
+            self.time_ns / by,
             self.share_ns / by,
             self.transfer_ns / by,
             self.transfer_bytes / by,
@@ -178,7 +178,7 @@ class Work:
     @property
     def device_ns(self) -> float:
         """Kernels and transfers together."""
-        return self.kernel_ns + self.transfer_ns
+        return self.time_ns + self.transfer_ns
 
     @property
     def known_energy_j(self) -> float | None:
@@ -199,9 +199,9 @@ class Work:
         return self.energy_high_j - again
 
     @property
-    def known_kernel_ns(self) -> float | None:
+    def known_time_ns(self) -> float | None:
         """Kernel time; None if only the launches of the kernels are known."""
-        return None if self.n_lost and not self.kernel_ns else self.kernel_ns
+        return None if self.n_lost and not self.time_ns else self.time_ns
 
 
 @dataclass(slots=True, eq=False)

@@ -14,15 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.energy.attribute import GPU, SIMULATED, attribute, best_series, is_simulated
+from magneton.analysis.energy.attribute import attribute, best_series, is_simulated
 from magneton.analysis.energy.measure.apportion import EnergyAttribution
 from magneton.analysis.energy.measure.power import power_curve
 from magneton.analysis.energy.measure.result import EnergyResult, Window, need_coverage
-from magneton.analysis.energy.measure.totals import INSTANT, SensorSeries, series_of
+from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.schemas.errors import InsufficientPowerDataError
+from magneton.schemas.kinds import DeviceKind, Flag, PowerField, StepKind
 
-BARE_STEP = "bare_step"
-OTHER_CAPTURE = "energy_of_another_capture"
 # Number of readings that represent a constant power over the time line of the profile.
 _READINGS = 101
 
@@ -58,7 +57,7 @@ def bare_steps(steps: pa.Table, power: pa.Table, profiled: Window, captures: lis
     if first < profiled.end_ns and last > profiled.start_ns:
         return None
     known = steps.filter(pc.and_(pc.is_valid(steps["ts_ns"]), pc.is_valid(steps["dur_ns"])))
-    bare = known.filter(pc.equal(known["kind"], BARE_STEP))
+    bare = known.filter(pc.equal(known["kind"], StepKind.BARE_STEP))
     other = known.filter(pc.is_in(known["capture"], value_set=pa.array(captures, pa.string())))
     if bare.num_rows == 0 or other.num_rows == 0:
         return None
@@ -81,7 +80,7 @@ def share_bare(
     Raises:
         InsufficientPowerDataError: the power of the bare steps is not known well enough.
     """
-    mine = power.filter(pc.equal(power["device_kind"], GPU))
+    mine = power.filter(pc.equal(power["device_kind"], DeviceKind.GPU))
     series = series_of(mine)
     measured = {}
     for device in {s.device_id for s in series}:
@@ -121,10 +120,10 @@ def _constant(schema: pa.Schema, device: str | None, watts: float, window: Windo
     columns = {
         "ts_ns": pa.array(np.linspace(window.start_ns, window.end_ns, _READINGS).astype(np.int64)),
         "value": pa.array(np.full(_READINGS, watts)),
-        "device_kind": pa.array([GPU] * _READINGS),
+        "device_kind": pa.array([DeviceKind.GPU] * _READINGS),
         "device_id": pa.array([device] * _READINGS, pa.string()),
-        "field": pa.array([INSTANT] * _READINGS),
-        "flags": pa.array([SIMULATED if simulated else None] * _READINGS, pa.string()),
+        "field": pa.array([PowerField.POWER_INSTANT] * _READINGS),
+        "flags": pa.array([Flag.SIMULATED if simulated else None] * _READINGS, pa.string()),
     }
     filled = [columns.get(f.name, pa.nulls(_READINGS, f.type)) for f in schema]
     return pa.table([c.cast(f.type) for c, f in zip(filled, schema, strict=True)], schema=schema)
@@ -159,6 +158,8 @@ def _as_measured(one: EnergyAttribution, bare: _Bare, steps: BareSteps) -> Energ
         total_j=total,
         unattributed_j=lost,
         idle_j=total - (shrunk.attributed_j or 0.0) - lost,
-        total=replace(bare.energy, value_j=total, covered_s=covered, window_s=length).with_warnings([OTHER_CAPTURE]),
-        warnings=tuple(sorted({*one.warnings, OTHER_CAPTURE})),
+        total=replace(bare.energy, value_j=total, covered_s=covered, window_s=length).with_warnings(
+            [Flag.ENERGY_OF_ANOTHER_CAPTURE]
+        ),
+        warnings=tuple(sorted({*one.warnings, Flag.ENERGY_OF_ANOTHER_CAPTURE})),
     )

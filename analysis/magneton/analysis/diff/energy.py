@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.align.tree import KernelJoules
-from magneton.analysis.diff.bare_energy import OTHER_CAPTURE, bare_steps, share_bare
-from magneton.analysis.energy.attribute import GPU, attribute
+from magneton.analysis.diff.bare_energy import bare_steps, share_bare
+from magneton.analysis.energy.attribute import attribute
 from magneton.analysis.energy.measure.apportion import EnergyAttribution, weakest
 from magneton.analysis.energy.measure.basis import dynamic
 from magneton.analysis.energy.measure.result import Window, need_coverage
 from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.diffdoc import EnergyDoc, Note
+from magneton.schemas.kinds import DeviceKind, Flag
 
 _KERNEL_COLUMNS = (
     "kernel_id", "kernel_class", "ts_ns", "dur_ns", "device", "launch_id", "op_id", "capture", "rank",
@@ -61,7 +62,7 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
     power = recording.table("power")
     kernels = recording.of_rank("kernels", rank, _KERNEL_COLUMNS)
     # Processors and memory have ledgers; kernels run on GPUs only.
-    if not power.num_rows or not kernels.num_rows or not pc.any(pc.equal(power["device_kind"], GPU)).as_py():
+    if not power.num_rows or not kernels.num_rows or not pc.any(pc.equal(power["device_kind"], DeviceKind.GPU)).as_py():
         return None
     window = _window(recording, rank, kernels)
     numbers = [n for n in pc.unique(kernels["device"]).to_pylist() if n is not None]
@@ -169,8 +170,11 @@ def energy_notes(a: SideEnergy | None, b: SideEnergy | None) -> list[Note]:
         if side is not None and side.slower is not None:
             text = "its energy was measured on bare steps and divided among the kernels of its profile"
             notes.append(
-                Note(OTHER_CAPTURE, f"side {letter}: {text}, whose steps took {side.slower:.3g} times as long")
+                Note(
+                    Flag.ENERGY_OF_ANOTHER_CAPTURE,
+                    f"side {letter}: {text}, whose steps took {side.slower:.3g} times as long",
+                )
             )
         if side is not None and side.document.simulated:
-            notes.append(Note("simulated", f"side {letter}: its power is simulated, and so is every joule"))
+            notes.append(Note(Flag.SIMULATED, f"side {letter}: its power is simulated, and so is every joule"))
     return notes

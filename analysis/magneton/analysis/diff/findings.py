@@ -8,6 +8,7 @@ cheaper lacks device records of this work.
 from __future__ import annotations
 
 from magneton.schemas.diffdoc import Finding, Group
+from magneton.schemas.kinds import Verdict
 
 _UNREPEATED = "one recording per side: the variation between runs is unknown; the verdict is on time, not on energy"
 
@@ -15,7 +16,7 @@ _UNREPEATED = "one recording per side: the variation between runs is unknown; th
 def find(
     groups: list[Group], *, threshold_percent: float, min_share_percent: float, same_run: bool, obstacle: str | None
 ) -> list[Finding]:
-    """Return the groups whose kernel time differs by the threshold or more, largest difference first.
+    """Return the groups whose work time differs by the threshold or more, largest difference first.
 
     Args:
         groups: groups of regions.
@@ -27,13 +28,13 @@ def find(
     if same_run:
         return []
     total = min(
-        sum(g.kernel_ns.a or 0.0 for g in groups) or float("inf"),
-        sum(g.kernel_ns.b or 0.0 for g in groups) or float("inf"),
+        sum(g.time_ns.a or 0.0 for g in groups) or float("inf"),
+        sum(g.time_ns.b or 0.0 for g in groups) or float("inf"),
     )
     found = []
     for group in groups:
-        delta = group.kernel_ns.delta or 0.0
-        cheaper = min(group.kernel_ns.a or 0.0, group.kernel_ns.b or 0.0)
+        delta = group.time_ns.delta or 0.0
+        cheaper = min(group.time_ns.a or 0.0, group.time_ns.b or 0.0)
         if (
             abs(delta) >= threshold_percent / 100.0 * cheaper
             and abs(delta) >= min_share_percent / 100.0 * total
@@ -45,10 +46,12 @@ def find(
         Finding(
             finding_id=number,
             group_id=group.group_id,
-            verdict="inconclusive" if (why := obstacle or _missing(group, delta)) is None else "not comparable",
+            verdict=Verdict.INCONCLUSIVE
+            if (why := obstacle or _missing(group, delta)) is None
+            else Verdict.NOT_COMPARABLE,
             costly_side="b" if delta > 0 else "a",
             delta_ns=delta,
-            delta_percent=group.kernel_ns.delta_percent,
+            delta_percent=group.time_ns.delta_percent,
             share_percent=100.0 * size / total,
             reason=why or _UNREPEATED,
         )

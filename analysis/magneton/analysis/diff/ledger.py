@@ -12,12 +12,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.diff.bare_energy import BARE_STEP
 from magneton.analysis.energy.attribute import best_series, is_simulated
 from magneton.analysis.energy.measure.result import Window, sum_results
 from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.diffdoc import LedgerDoc
+from magneton.schemas.kinds import StepKind
 
 _STEP_COLUMNS = ("ts_ns", "dur_ns", "rank", "kind")
 # What ``ledgers`` asks of a recording.
@@ -40,8 +40,8 @@ def ledgers(recording: Recording, rank: int, used: Sequence[dict[str, Any]]) -> 
     steps = steps.filter(pc.and_(pc.is_valid(steps["ts_ns"]), pc.is_valid(steps["dur_ns"])))
     if not power.num_rows or not steps.num_rows:
         return []
-    bare = steps.filter(pc.equal(steps["kind"], BARE_STEP))
-    profiled = steps.filter(pc.not_equal(pc.fill_null(steps["kind"], ""), BARE_STEP))
+    bare = steps.filter(pc.equal(steps["kind"], StepKind.BARE_STEP))
+    profiled = steps.filter(pc.not_equal(pc.fill_null(steps["kind"], ""), StepKind.BARE_STEP))
     starts = [row["ts_ns"] for row in used if row["ts_ns"] is not None]
     if starts:
         inside = pc.and_(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from magneton.analysis.align.tree import Node
 from magneton.analysis.align.work import Side, Step
 from magneton.analysis.diff.regions import RawRegion, class_path
+from magneton.schemas.kinds import RegionKind
 
 # If a larger share of a side's kernel launches has no record, the two sides are not compared.
 MAX_LOST = 0.1
@@ -65,7 +66,7 @@ def mark_missing(regions: Iterable[RawRegion]) -> None:
     for region in regions:
         works = {"a": region.work_a, "b": region.work_b}
         region.missing = tuple(side for side, work in works.items() if work and work.n_lost)
-        if region.kind != "paired":
+        if region.kind != RegionKind.PAIRED:
             for side in region.missing:
                 alone[side].update(_key(leaf) for leaf in (*region.a, *region.b) if leaf.work and leaf.work.n_lost)
     for region in regions:

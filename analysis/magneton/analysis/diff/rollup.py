@@ -13,7 +13,7 @@ from magneton.analysis.diff.regions import RawRegion, amount, class_path, energy
 from magneton.schemas.diffdoc import RollupRow
 
 _QUANTITIES: dict[str, Callable[[Work], float | None]] = {
-    "kernel_ns": lambda work: work.known_kernel_ns,
+    "time_ns": lambda work: work.known_time_ns,
     "transfer_ns": lambda work: work.transfer_ns,
     "calls": lambda work: work.n_calls,
     "launches": lambda work: work.n_kernels + work.n_transfers,
@@ -50,7 +50,7 @@ def _rows(
 
 
 def _size(row: RollupRow) -> float:
-    return abs(row.kernel_ns.delta or 0.0) + abs(row.transfer_ns.delta or 0.0)
+    return abs(row.time_ns.delta or 0.0) + abs(row.transfer_ns.delta or 0.0)
 
 
 class _Sums:
@@ -84,7 +84,7 @@ def _classes(regions: list[RawRegion]) -> list[RollupRow]:
     sums = _Sums()
     for _, side, _, _, work in _leaves(regions):
         for name, value in work.class_ns.items():
-            sums.add((name, name), side, Work(kernel_ns=value))
+            sums.add((name, name), side, Work(time_ns=value))
         if work.n_transfers:
             part = Work(transfer_ns=work.transfer_ns, n_transfers=work.n_transfers, transfer_bytes=work.transfer_bytes)
             sums.add(("transfer", "transfer"), side, part)

@@ -8,9 +8,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from magneton.schemas.errors import UsageError
-
-# What times can be divided by.
-UNITS = ("step", "sample", "token")
+from magneton.schemas.kinds import ASKED_UNITS, Unit
 
 
 @dataclass(frozen=True)
@@ -20,7 +18,7 @@ class DiffSettings:
     Attributes:
         per: ``step``, ``sample`` or ``token``: what times are divided by.
         threshold_percent: difference from which a group of regions is a finding; above 0.
-        min_share_percent: least difference, in percent of the cheaper side's kernel time, that can be a finding; 0 to 100.
+        min_share_percent: least difference, in percent of the cheaper side's work time, that can be a finding; 0 to 100.
         skip_steps: leading steps left out on each side, at least 0; None judges by time.
         all_steps: leave out no step.
         rank: rank compared on both sides, at least 0; None takes the lowest that both have.
@@ -33,7 +31,7 @@ class DiffSettings:
         UsageError: a setting is not one of those that make sense.
     """
 
-    per: str = "step"
+    per: str = Unit.STEP
     threshold_percent: float = 10.0
     min_share_percent: float = 0.5
     skip_steps: int | None = None
@@ -45,8 +43,8 @@ class DiffSettings:
     idle_power_b: float | None = None
 
     def __post_init__(self) -> None:
-        if self.per not in UNITS:
-            raise UsageError(f"per is {self.per!r}", remedy=f"give one of {', '.join(UNITS)}")
+        if self.per not in ASKED_UNITS:
+            raise UsageError(f"per is {self.per!r}", remedy=f"give one of {', '.join(ASKED_UNITS)}")
         self._need_number("threshold_percent", above=0.0, most=math.inf)
         self._need_number("min_share_percent", least=0.0, most=100.0)
         self._need_number("min_power_coverage", least=0.0, most=1.0)

@@ -42,9 +42,9 @@ def align(stratum: Stratum, units: tuple[float, float], scale: Scale | None, int
     return Aligned(stratum.name, average_a, average_b, match_symmetric(average_a.tree, average_b.tree, factor))
 
 
-def kernel_ns(tree: Node) -> float:
-    """Return the kernel time of a tree, ns."""
-    return total_work([tree]).kernel_ns
+def work_time_ns(tree: Node) -> float:
+    """Return the time of the work in a tree, ns: of kernels, or on a CPU of the operators that compute."""
+    return total_work([tree]).time_ns
 
 
 def totals(aligned: list[Aligned]) -> dict[str, Amount]:
@@ -54,7 +54,7 @@ def totals(aligned: list[Aligned]) -> dict[str, Amount]:
         a.add(total_work([part.a.tree]))
         b.add(total_work([part.b.tree]))
     return {
-        "kernel_ns": amount(a.kernel_ns, b.kernel_ns),
+        "time_ns": amount(a.time_ns, b.time_ns),
         "share_ns": amount(a.share_ns, b.share_ns),
         "transfer_ns": amount(a.transfer_ns, b.transfer_ns),
         "transfer_bytes": amount(a.transfer_bytes, b.transfer_bytes),
@@ -73,8 +73,8 @@ def _host_ns(averages: list[Average]) -> float | None:
 
 
 def spread(averages: list[Average]) -> Spread:
-    """Return how the kernel time of a side's steps spreads, over all strata."""
-    values = [v for average in averages for v in average.step_kernel_ns]
+    """Return how the work time of a side's steps spreads, over all strata."""
+    values = [v for average in averages for v in average.step_time_ns]
     # Strata differ by design, so the variation is only that of a single one.
     cv = None
     if len(averages) == 1 and len(values) > 1 and mean(values):

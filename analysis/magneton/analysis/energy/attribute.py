@@ -13,19 +13,10 @@ from magneton.analysis.energy.measure.devices import map_devices
 from magneton.analysis.energy.measure.integrate import prepare
 from magneton.analysis.energy.measure.power import power_curve
 from magneton.analysis.energy.measure.result import EnergyResult, Provenance, Window
-from magneton.analysis.energy.measure.totals import (
-    COUNTER,
-    PREFERENCE,
-    SensorSeries,
-    preferred,
-    series_energy,
-    series_of,
-)
+from magneton.analysis.energy.measure.totals import PREFERENCE, SensorSeries, preferred, series_energy, series_of
 from magneton.analysis.energy.sensor_model.by_model import refine
 from magneton.analysis.energy.sensor_model.sensor import SensorModel
-
-GPU = "gpu"
-SIMULATED = "simulated"
+from magneton.schemas.kinds import DeviceKind, EnergyLabel, Flag, PowerField
 
 
 def attribute(
@@ -56,7 +47,7 @@ def attribute(
         InsufficientPowerDataError: it is unknown which reading belongs to which device.
     """
     numbers = sorted({n for n in pc.unique(kernels["device"]).to_pylist() if n is not None})
-    mine = power.filter(pc.equal(power["device_kind"], GPU)) if power.num_rows else power
+    mine = power.filter(pc.equal(power["device_kind"], DeviceKind.GPU)) if power.num_rows else power
     series = series_of(mine)
     simulated = is_simulated(mine)
     mapping = map_devices((s.device_id for s in series), used=numbers, explicit=devices) if series else None
@@ -75,7 +66,7 @@ def attribute(
         curve = power_curve(one, max_gap_ns=gap)
         shared = apportion(work, curve, total, window, idle_w=(idle_w or {}).get(number), simulated=simulated)
         model = (models or {}).get(number)
-        powers = [s for s in series if mapping and s.device_id == name and s.field != COUNTER]
+        powers = [s for s in series if mapping and s.device_id == name and s.field != PowerField.ENERGY_COUNTER]
         if model is not None and powers and shared.total_j is not None:
             shared = refine(shared, work, min(powers, key=lambda p: PREFERENCE.index(p.field)), model, total)
         found[number] = shared
@@ -95,18 +86,20 @@ def is_simulated(power: pa.Table) -> bool:
     if power.num_rows == 0 or "flags" not in power.column_names:
         return False
     flags = pc.fill_null(power["flags"], "")
-    return bool(pc.any(pc.match_substring(flags, SIMULATED)).as_py())
+    return bool(pc.any(pc.match_substring(flags, Flag.SIMULATED)).as_py())
 
 
 def _nothing(kernels: pa.Table, window: Window, device_id: str | None) -> EnergyAttribution:
-    none = SensorSeries(None, None, GPU, device_id, "power", prepare(np.zeros(0, np.int64), np.zeros(0)))
+    none = SensorSeries(
+        None, None, DeviceKind.GPU, device_id, PowerField.POWER, prepare(np.zeros(0, np.int64), np.zeros(0))
+    )
     total = EnergyResult(
         value_j=None,
         window_s=window.length_ns / 1e9,
         covered_s=0.0,
         gaps=((window.start_ns, window.end_ns),) if window.length_ns else (),
         warnings=("no_power_data",),
-        provenance=Provenance(device_kind=GPU, device_id=device_id, label="not_identifiable"),
+        provenance=Provenance(device_kind=DeviceKind.GPU, device_id=device_id, label=EnergyLabel.NOT_IDENTIFIABLE),
     )
     return apportion(kernels, power_curve(none), total, window)
 

@@ -28,11 +28,11 @@ def record(
     steps: Annotated[
         int,
         typer.Option(
-            min=0, metavar="N", help="Number of steps in the energy and profile captures; 0: all until the end."
+            min=0, metavar="N", help="Number of steps in the captures of energy and profile; 0: all until the end."
         ),
     ] = 5,
     value_steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Number of steps in the values capture; 0: all until the end.")
+        int, typer.Option(min=0, metavar="N", help="Number of steps in the capture of values; 0: all until the end.")
     ] = 1,
     stacks: Annotated[
         bool,

@@ -45,7 +45,7 @@ def sql(
     The result is a table, and the number of rows goes to stderr. In JSON, NaN and infinity are null. In CSV, NULL is an
     empty cell and text is written exactly, so a spreadsheet may take a name that begins with = for a formula.
 
-    Example: magneton sql runs/a runs/b "SELECT run, name, kernel_ns FROM op_time ORDER BY kernel_ns DESC"
+    Example: magneton sql runs/a runs/b "SELECT run, name, time_ns FROM op_time ORDER BY time_ns DESC"
     """
     if query != "-" and Path(query).is_dir():
         raise UsageError("the query is missing", remedy='magneton sql RUN "SELECT * FROM op_time"')

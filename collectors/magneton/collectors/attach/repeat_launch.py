@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magneton.collectors.attach.launch import NothingRecordedError, run_attached, site_folder
-from magneton.collectors.attach.request import Answer, Order, RepeatOrder, read_answers
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest, RepeatRequest, read_replies
 from magneton.collectors.sensors.discover import split
 from magneton.collectors.sensors.sampler import POWER_FILE
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import CaptureKind
 
-CAPTURE = "repeat"
 STEPS = "a step is a call of an outermost torch module or of an optimiser"
 PROGRAMS = "a program is a session of ONNX Runtime, or a function of jax.jit or tf.function"
 
@@ -24,12 +24,12 @@ class RepeatedRun:
 
     Attributes:
         code: its exit code, as a shell would give it.
-        answer: what was done; None if the command failed before anything was repeated.
+        reply: what was done; None if the command failed before anything was repeated.
         power: file of the table ``power``, on CLOCK_MONOTONIC like the windows; None where no sensor was read.
     """
 
     code: int
-    answer: Answer | None
+    reply: CaptureReply | None
     power: Path | None
 
 
@@ -48,7 +48,7 @@ def check_sensors(sensors: Sequence[str] | None) -> None:
 
 def repeat_command(
     command: Sequence[str],
-    plan: RepeatOrder,
+    plan: RepeatRequest,
     scratch: Path,
     *,
     warmup_steps: int = 2,
@@ -79,20 +79,20 @@ def repeat_command(
             remedy="give --warmup and --rounds of at least 1, and --times of at least 2",
         )
     check_sensors(sensors)
-    order = Order(
-        capture=CAPTURE,
+    request = CaptureRequest(
+        capture=CaptureKind.REPEAT,
         raw=str(scratch / "raw"),
-        answers=str(scratch),
+        replies=str(scratch),
         warmup_steps=warmup_steps,
         steps=None,
         sensors=None if sensors is None else list(sensors),
         repeat=plan,
     )
-    code = run_attached(command, order, site_folder(scratch), sys.stderr.fileno() if output_to_stderr else None)
-    answers = read_answers(order)
-    answer = next((a for a in answers if a.rank == 0 and not a.failure), None)
-    if answer is None and not code:
-        failure = next((a.failure for a in answers if a.failure), None)
+    code = run_attached(command, request, site_folder(scratch), sys.stderr.fileno() if output_to_stderr else None)
+    replies = read_replies(request)
+    reply = next((a for a in replies if a.rank == 0 and not a.failure), None)
+    if reply is None and not code:
+        failure = next((a.failure for a in replies if a.failure), None)
         if failure is not None:
             raise NothingRecordedError(f"the recorder failed inside the command: {failure}")
         system = plan.regions[0].system
@@ -101,5 +101,5 @@ def repeat_command(
         raise NothingRecordedError(
             f"the command ran, and fewer than {warmup_steps + 1} {what} were seen", remedy=f"{step}; try --warmup 1"
         )
-    power = scratch / "raw" / CAPTURE / "rank0" / POWER_FILE
-    return RepeatedRun(code, answer, power if power.is_file() else None)
+    power = scratch / "raw" / CaptureKind.REPEAT / "rank0" / POWER_FILE
+    return RepeatedRun(code, reply, power if power.is_file() else None)

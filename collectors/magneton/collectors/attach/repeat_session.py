@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from magneton.collectors.attach.request import Answer, Order, Region, RegionRepeats, Window
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest, Region, RegionRepeats, Window
 from magneton.collectors.attach.session import Session
 from magneton.collectors.replay.torch import Repetition, in_place_mode
 from magneton.collectors.sensors import Sampler, sample
@@ -31,11 +31,11 @@ class RepeatSession(Session):
     Otherwise ranks that wait for one another would be measured while they wait.
     """
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[object]) -> None:
-        super().__init__(order, rank, modules)
-        if order.repeat is None:
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[object]) -> None:
+        super().__init__(request, rank, modules)
+        if request.repeat is None:
             raise ValueError("there is nothing to repeat")
-        self._plan = order.repeat
+        self._plan = request.repeat
         self._waiting: deque[Region] = deque(self._plan.regions if rank == 0 else ())
         self._region: Region | None = None
         # Regions that had a turn in a step without them.
@@ -51,7 +51,7 @@ class RepeatSession(Session):
             return
         self._mode = in_place_mode()(self._plan.copies)
         try:
-            self._sampler = sample(order.directory(rank), order.sensors, rank=rank)
+            self._sampler = sample(request.directory(rank), request.sensors, rank=rank)
             self._sampler.__enter__()
             self._next()
             self._mode.__enter__()
@@ -174,20 +174,20 @@ class RepeatSession(Session):
         if self._sampler is not None:
             self._sampler.stop()
 
-    def finish(self, answer: Answer) -> None:
-        """Stop repeating, and write into the answer what was done."""
+    def finish(self, reply: CaptureReply) -> None:
+        """Stop repeating, and write into the reply what was done."""
         self._leave()
         if self._sampler is None:
             return
         result = self._sampler.stop()
-        answer.sensors, answer.notes = result.sensors, list(result.notes)
+        reply.sensors, reply.notes = result.sensors, list(result.notes)
         region = self._region
         if region is not None:
             known = self._outcome(region)
             if self._stage == _TRY:
                 known = self._without_turn(region)
             self._found.append(known)
-        answer.repeats = [*self._found, *map(self._without_turn, self._waiting)]
+        reply.repeats = [*self._found, *map(self._without_turn, self._waiting)]
 
     def _without_turn(self, region: Region) -> RegionRepeats:
         tried = region.name in self._unseen

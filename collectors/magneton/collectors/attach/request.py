@@ -1,4 +1,4 @@
-"""Orders and answers: what the launcher asks of the recorder inside a command, and the result. No framework is needed."""
+"""Requests and replies: what the launcher asks of the recorder inside a command, and the result. No framework is needed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Region(msgspec.Struct):
     system: str = "torch"
 
 
-class RepeatOrder(msgspec.Struct):
+class RepeatRequest(msgspec.Struct):
     """How regions are repeated, one after the other.
 
     Attributes:
@@ -85,13 +85,13 @@ class RegionRepeats(msgspec.Struct):
     tried: bool = True
 
 
-class Order(msgspec.Struct):
+class CaptureRequest(msgspec.Struct):
     """What to record.
 
     Attributes:
         capture: ``energy``, ``profile``, ``values`` or ``repeat``.
         raw: directory for raw files.
-        answers: directory for answers and claims.
+        replies: directory for replies and claims.
         warmup_steps: steps that run before.
         steps: steps to record; None: all until the end.
         stacks: Python stacks in the profile.
@@ -101,22 +101,27 @@ class Order(msgspec.Struct):
 
     capture: str
     raw: str
-    answers: str
+    replies: str
     warmup_steps: int = 1
     steps: int | None = 1
     stacks: bool = True
     sensors: list[str] | None = None
-    repeat: RepeatOrder | None = None
+    repeat: RepeatRequest | None = None
 
     def encode(self) -> str:
         """Return it as text for the environment."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_environment(cls) -> Order | None:
-        """Return the order this process was started with, or None."""
+    def from_environment(cls) -> CaptureRequest | None:
+        """Return the request this process was started with, or None."""
         text = os.environ.get(VARIABLE)
         return None if text is None else msgspec.json.decode(text, type=cls)
+
+    @property
+    def name(self) -> str:
+        """What it asks for, for messages: ``capture of values``, ``repetition``."""
+        return "repetition" if self.repeat is not None else f"capture of {self.capture}"
 
     def directory(self, rank: int, *below: str) -> Path:
         """Return (and make) the directory for the raw files of a rank."""
@@ -125,7 +130,7 @@ class Order(msgspec.Struct):
         return path
 
 
-class Answer(msgspec.Struct):
+class CaptureReply(msgspec.Struct):
     """What one process has recorded, or why it has not."""
 
     rank: int
@@ -139,24 +144,24 @@ class Answer(msgspec.Struct):
     failure: str | None = None
     repeats: list[RegionRepeats] = []
 
-    def write(self, order: Order) -> None:
-        """Write the answer for the launcher."""
-        path = Path(order.answers, f"{order.capture}-rank{self.rank}.json")
+    def write(self, request: CaptureRequest) -> None:
+        """Write the reply for the launcher."""
+        path = Path(request.replies, f"{request.capture}-rank{self.rank}.json")
         temporary = path.with_suffix(f".{os.getpid()}")
         temporary.write_bytes(msgspec.json.encode(self))
         temporary.replace(path)
 
 
-def read_answers(order: Order) -> list[Answer]:
-    """Return what the processes of one run have answered, by rank."""
-    paths = sorted(Path(order.answers).glob(f"{order.capture}-rank*.json"))
-    return sorted((msgspec.json.decode(p.read_bytes(), type=Answer) for p in paths), key=lambda a: a.rank)
+def read_replies(request: CaptureRequest) -> list[CaptureReply]:
+    """Return what the processes of one run have replied, by rank."""
+    paths = sorted(Path(request.replies).glob(f"{request.capture}-rank*.json"))
+    return sorted((msgspec.json.decode(p.read_bytes(), type=CaptureReply) for p in paths), key=lambda a: a.rank)
 
 
-def claim(order: Order, rank: int) -> bool:
+def claim(request: CaptureRequest, rank: int) -> bool:
     """Claim a rank for this process. False if another process of the command has claimed it."""
     try:
-        descriptor = os.open(Path(order.answers, f"{order.capture}-rank{rank}.claim"), os.O_CREAT | os.O_EXCL)
+        descriptor = os.open(Path(request.replies, f"{request.capture}-rank{rank}.claim"), os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         return False
     os.close(descriptor)

@@ -16,6 +16,7 @@ from magneton.collectors.sensors.discover import split
 from magneton.schemas.errors import UsageError
 from magneton.schemas.files import publish_directory
 from magneton.schemas.ids import run_id, sha256_file
+from magneton.schemas.kinds import CaptureKind, DeviceKind
 from magneton.schemas.manifest import (
     MANIFEST_NAME,
     Capture,
@@ -28,7 +29,7 @@ from magneton.schemas.manifest import (
 )
 from magneton.schemas.raw_paths import RAW
 
-CAPTURES = ("energy", "profile", "values")
+CAPTURES = (CaptureKind.ENERGY, CaptureKind.PROFILE, CaptureKind.VALUES)
 # Distributions whose version says which program ran, by the module that shows they were used.
 _SYSTEMS = {
     "accelerate": "accelerate",
@@ -76,7 +77,7 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return Device(name=next(filter(None, names), None), kind="cpu")
+    return Device(name=next(filter(None, names), None), kind=DeviceKind.CPU)
 
 
 def check_request(captures: Sequence[str], sensors: Sequence[str] | None) -> None:

@@ -13,26 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from magneton.schemas.errors import MagnetonError
+from magneton.schemas.kinds import Flag, PowerField
 
-# Names of readings as in the column ``field`` of the table ``power``.
-ENERGY_COUNTER = "energy_counter"
-POWER_INSTANT = "power_instant"
-POWER = "power"
-POWER_AVERAGE = "power_average"
-POWER_LIMIT = "power_limit"
-# Of these, energy can be had.
-ENERGETIC = (ENERGY_COUNTER, POWER_INSTANT, POWER, POWER_AVERAGE)
+# Readings from which energy can be had. Which one is preferred is decided by the analysis, never here.
+ENERGETIC = (PowerField.ENERGY_COUNTER, PowerField.POWER_INSTANT, PowerField.POWER, PowerField.POWER_AVERAGE)
 
-# Why a poll gave no number: codes of the column ``flags`` of the table ``power``.
-NOT_AVAILABLE = "not_available"
-NEGATIVE_ENERGY = "negative_energy"
-NEGATIVE_POWER = "negative_power"
-VALUE_NOT_NUMERIC = "value_not_numeric"
-VALUE_NOT_FINITE = "value_not_finite"
-# Flag of every reading of a stand-in; a library that is one says so in its attribute of this name.
-SIMULATED = "simulated"
+# A library that stands in for a sensor says so in its attribute of this name; its readings carry ``Flag.SIMULATED``.
 STAND_IN_ATTRIBUTE = "SIMULATED"
-REASONS = (NOT_AVAILABLE, NEGATIVE_ENERGY, NEGATIVE_POWER, VALUE_NOT_NUMERIC, VALUE_NOT_FINITE)
+# Why a poll gave no number: codes of the column ``flags`` of the table ``power``.
+REASONS = (Flag.NOT_AVAILABLE, Flag.NEGATIVE_ENERGY, Flag.NEGATIVE_POWER, Flag.VALUE_NOT_NUMERIC, Flag.VALUE_NOT_FINITE)
 
 
 class SensorError(MagnetonError):
@@ -64,7 +53,7 @@ class FieldError(SensorError):
         remedy: what the user can do.
     """
 
-    def __init__(self, reason: str, flag: str = NOT_AVAILABLE, *, remedy: str | None = None) -> None:
+    def __init__(self, reason: str, flag: str = Flag.NOT_AVAILABLE, *, remedy: str | None = None) -> None:
         super().__init__(reason, remedy=remedy)
         self.flag = flag
 

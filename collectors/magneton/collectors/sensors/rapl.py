@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magneton.collectors.sensors import protocol as p
+from magneton.schemas.kinds import DeviceKind, Flag, PowerField
 
 POWERCAP = Path("/sys/class/powercap")
 # Another place where powercap lies: for containers that mount the host's, and for tests.
@@ -123,9 +124,9 @@ class RaplSensor:
         if wrap is not None and wrap.isdecimal() and int(wrap) > 0:
             labels["range_j"] = repr(int(wrap) / 1e6)
         if zone.kind == "psys":
-            labels["contains"] = "cpu"
+            labels["contains"] = DeviceKind.CPU
         self._files.append((len(info.series), descriptor))
-        info.series.append(p.Series(zone.kind, zone.id, "energy_uj", p.ENERGY_COUNTER, "J", labels=labels))
+        info.series.append(p.Series(zone.kind, zone.id, "energy_uj", PowerField.ENERGY_COUNTER, "J", labels=labels))
         info.devices.append({"device_kind": zone.kind, "device_id": zone.id, "range_j": labels.get("range_j")})
         return None
 
@@ -138,11 +139,11 @@ class RaplSensor:
             try:
                 value = int(os.pread(descriptor, 64, 0)) / 1e6
             except OSError:
-                why = p.NOT_AVAILABLE
+                why = Flag.NOT_AVAILABLE
             except ValueError:
-                why = p.VALUE_NOT_NUMERIC
+                why = Flag.VALUE_NOT_NUMERIC
             if value is not None and value < 0:
-                value, why = None, p.NEGATIVE_ENERGY
+                value, why = None, Flag.NEGATIVE_ENERGY
             readings.append((number, (before + time.monotonic_ns()) // 2, value, why))
         return readings
 

@@ -21,11 +21,10 @@ from magneton.collectors.sensors.discover import open_sensors, split
 from magneton.collectors.sensors.protocol import ENERGETIC, Meter, Series
 from magneton.collectors.sensors.worker import Poller, describe
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import CaptureKind, Clock, OwnFormat, SensorKind
 from magneton.schemas.manifest import Capture, ClockAnchor
 
-ENERGY = "energy"
 POWER_FILE = "power.parquet"
-SOURCE_FORMAT = "magneton_power"
 # Known sensors update their power every 20 to 100 ms. Faster polls show at which instants they update.
 DEFAULT_PERIOD_S = 0.01
 _START_S = 60.0
@@ -40,7 +39,10 @@ def anchors_now() -> list[ClockAnchor]:
     Each pair of clocks is read several times and the closest pair is taken, since another process may run in between.
     """
     found = []
-    for clock, number in (("monotonic", time.CLOCK_MONOTONIC), ("boottime", getattr(time, "CLOCK_BOOTTIME", None))):
+    for clock, number in (
+        (Clock.MONOTONIC, time.CLOCK_MONOTONIC),
+        (Clock.BOOTTIME, getattr(time, "CLOCK_BOOTTIME", None)),
+    ):
         if number is None:
             continue
         best: tuple[int, int, int] | None = None
@@ -183,7 +185,7 @@ class Sampler:
         *,
         period_s: float = DEFAULT_PERIOD_S,
         isolation: str = "process",
-        capture: str = ENERGY,
+        capture: str = CaptureKind.ENERGY,
         rank: int = 0,
         repeat: int | None = None,
     ) -> None:
@@ -265,7 +267,9 @@ class Sampler:
                 result.notes += notes
                 result.incomplete = result.incomplete or bool(notes)
                 energetic = path is not None
-                result.sensors.append({"kind": "meter", "source": meter.source, "energetic": energetic, "notes": notes})
+                result.sensors.append(
+                    {"kind": SensorKind.METER, "source": meter.source, "energetic": energetic, "notes": notes}
+                )
                 result.files += [] if path is None else [path]
         finally:
             self._scratch.cleanup()
@@ -321,10 +325,10 @@ class Sampler:
             captures.append(
                 Capture(
                     name=self._capture if number == 0 else f"{self._capture}-{number + 1}",
-                    kind=ENERGY,
+                    kind=CaptureKind.ENERGY,
                     rank=self._rank,
                     repeat=self._repeat,
-                    source_format=SOURCE_FORMAT if file.name == POWER_FILE else "csv",
+                    source_format=OwnFormat.POWER if file.name == POWER_FILE else "csv",
                     file=str(file),
                     incomplete=result.incomplete,
                     anchors=list(result.anchors),
@@ -339,7 +343,7 @@ def sample(
     *,
     period_s: float = DEFAULT_PERIOD_S,
     isolation: str = "process",
-    capture: str = ENERGY,
+    capture: str = CaptureKind.ENERGY,
     rank: int = 0,
     repeat: int | None = None,
 ) -> Sampler:

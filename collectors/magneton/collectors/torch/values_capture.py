@@ -1,4 +1,4 @@
-"""The values capture of a PyTorch program: its dataflow with one fingerprint per tensor, in memory or as raw files."""
+"""The capture of values of a PyTorch program: its dataflow with one fingerprint per tensor, in memory or as raw files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from magneton.collectors.torch.dataflow import INPUT, PARAMETER
 from magneton.collectors.torch.dispatch import ValueRecorder, current, mark
 from magneton.collectors.torch.perturb import perturbed
 from magneton.collectors.torch.profile import import_torch
-from magneton.collectors.torch.values_tables import VALUES, tables_of
+from magneton.collectors.torch.values_tables import tables_of
+from magneton.schemas.kinds import CaptureKind
 
 torch: Any = import_torch()
 
@@ -23,7 +24,7 @@ _MEMORY = "memory"
 
 @dataclass
 class ValuesCapture:
-    """One values capture, as rows of the tables of a run.
+    """One capture of values, as rows of the tables of a run.
 
     Attributes:
         tables: ``ops``, ``tensors``, ``uses``, ``modules`` and ``frames``.
@@ -107,7 +108,7 @@ def capture_values(
         recorder.finish(result)
     except Exception as error:
         failure = error
-    row_keys = {"run_id": _MEMORY, "capture": VALUES, "rank": 0, "repeat": None, "input_id": input_id}
+    row_keys = {"run_id": _MEMORY, "capture": CaptureKind.VALUES, "rank": 0, "repeat": None, "input_id": input_id}
     return ValuesCapture(
         tables=tables_of(recorder, row_keys | dict(keys or {})),
         input_id=input_id,
@@ -125,7 +126,7 @@ def notes_of(recorder: ValueRecorder) -> list[str]:
     if not compiled:
         return []
     return [
-        f"{compiled} operators of the values capture lie in regions under torch.compile; they were looked into "
+        f"{compiled} operators of the capture of values lie in regions under torch.compile; they were looked into "
         "eagerly, while the profile times the compiled code."
     ]
 

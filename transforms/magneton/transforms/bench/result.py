@@ -13,8 +13,9 @@ from typing import Any
 
 import msgspec
 
-from magneton.schemas.clocks import REALTIME, clock_map
+from magneton.schemas.clocks import clock_map
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import ClockAnchor, Workload
 from magneton.transforms.reading.textfile import read_bytes
 
@@ -230,7 +231,7 @@ def place(
     if not known:
         return
     result.start_clock = clock
-    if clock != REALTIME and not any(a.clock == clock for a in anchors):
+    if clock != Clock.REALTIME and not any(a.clock == clock for a in anchors):
         return
     convert = clock_map(anchors, clock).convert
     for request, start in zip(result.requests, starts_ns, strict=True):

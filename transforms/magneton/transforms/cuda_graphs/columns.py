@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from magneton.schemas.kinds import CaptureKind, Flag
 from magneton.transforms.cuda_graphs.place import captured_graphs, label_blocks, place_by_capture
 from magneton.transforms.naming.kernel_names import activity_token, launch_token
 from magneton.transforms.naming.launch_names import leaves_activity
@@ -18,7 +19,6 @@ from magneton.transforms.naming.launch_names import leaves_activity
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-GRAPH_CAPTURE = "graph_capture"
 KERNEL_COLUMNS = (
     "kernel_id", "capture", "rank", "name", "category", "ts_ns", "dur_ns", "device", "launch_id", "correlation",
     "op_id", "link",    "module_id", "module_call", "step_id", "graph_launch", "graph_node_id",
@@ -71,7 +71,9 @@ def place_replays(
         operators. A graph capture of the same rank is preferred. Without one, that of another rank is used, since all
         ranks capture the same program.
     """
-    recorded = {(c, r) for c, r, kind in _rows(captures, "capture", "rank", "kind") if kind == GRAPH_CAPTURE}
+    recorded = {
+        (c, r) for c, r, kind in _rows(captures, "capture", "rank", "kind") if kind == CaptureKind.GRAPH_CAPTURE
+    }
     replay = _replays(kernels)
     replayed = replay >= 0
     if not replayed.any():
@@ -266,5 +268,5 @@ def _warnings(
         warned.append(Warned(capture, rank, "graph_replay_placed", int(placed.sum()), message))
     if not op.all():
         message = f"{(~op).sum()} of {len(mine)} activities of graph replays ({share(~op)}) have no operator; {found}"
-        warned.append(Warned(capture, rank, "graph_replay_no_op", int((~op).sum()), message))
+        warned.append(Warned(capture, rank, Flag.GRAPH_REPLAY_NO_OP, int((~op).sum()), message))
     return warned

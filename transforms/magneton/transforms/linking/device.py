@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from magneton.schemas.kinds import Activity, Flag
 from magneton.transforms.linking.host import NextIds, Placed
 from magneton.transforms.naming.kernel_classes import kernel_class
 from magneton.transforms.staging.stage import NONE, Stage
@@ -253,7 +254,7 @@ class DevicePass:
         pairs = np.stack([rows["name"], rows["category"], stated])
         unique, inverse = np.unique(pairs, axis=1, return_inverse=True)
         pool = self._stage.pool
-        labels = [pool[s] or kernel_class(pool[n] or "", pool[c] or "kernel") for n, c, s in unique.T.tolist()]
+        labels = [pool[s] or kernel_class(pool[n] or "", pool[c] or Activity.KERNEL) for n, c, s in unique.T.tolist()]
         return Texts(inverse.reshape(-1), pa.array(labels, pa.string()))
 
     def _device(self, rows: dict[str, NDArray[Any]]) -> Ints:
@@ -274,7 +275,7 @@ class DevicePass:
         if self._early:
             stage.warn("kernel_before_launch", "device activities start before their launch", self._early)
         if self._homeless:
-            stage.warn("graph_replay_no_op", "kernels of a replayed graph belong to no operator", self._homeless)
+            stage.warn(Flag.GRAPH_REPLAY_NO_OP, "kernels of a replayed graph belong to no operator", self._homeless)
         waiting = (launches["expects"] > 0) & (launches["correlation"] != NONE) & ~self._used
         if waiting.any():
             stage.warn(

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from magneton.schemas.kinds import Activity
+
 MEMCPY = "<memcpy>"
 MEMSET = "<memset>"
 UNNAMED = "<kernel>"
@@ -44,9 +46,9 @@ def launch_token(api: str, kernel_name: str | None) -> str:
 
 def activity_token(category: str, name: str) -> str:
     """Return what a device activity is, in the terms of ``launch_token``."""
-    if category == "gpu_memcpy":
+    if category == Activity.MEMCPY:
         return MEMCPY
-    if category == "gpu_memset":
+    if category == Activity.MEMSET:
         return MEMSET
     return next((token for start, token in _RUNTIME_KERNELS if name.startswith(start)), name)
 

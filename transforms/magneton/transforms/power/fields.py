@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from magneton.schemas.kinds import Flag, PowerField
 from magneton.transforms.reading.decimals import reading
 
-# Fields that give energy. The analysis decides which one is preferred.
-ENERGY_COUNTER = "energy_counter"
-POWER_INSTANT = "power_instant"
-POWER = "power"
-POWER_AVERAGE = "power_average"
-POWER_LIMIT = "power_limit"
-
-_UNIT_OF_FIELD = {ENERGY_COUNTER: "J", POWER_INSTANT: "W", POWER: "W", POWER_AVERAGE: "W", POWER_LIMIT: "W"}
+_UNIT_OF_FIELD: dict[str, str] = {
+    PowerField.ENERGY_COUNTER: "J",
+    PowerField.POWER_INSTANT: "W",
+    PowerField.POWER: "W",
+    PowerField.POWER_AVERAGE: "W",
+    PowerField.POWER_LIMIT: "W",
+}
 
 # unit as written -> (base unit, multiplier, divisor). Division keeps whole milli- and microjoules exact.
 _UNITS: dict[str, tuple[str, float, float]] = {
@@ -100,7 +100,7 @@ def expected_unit(field: str) -> str | None:
 
 def gives_energy(field: str, unit: str | None) -> bool:
     """Say whether a field of that base unit measures power or energy (a limit does not)."""
-    return unit in {"W", "J"} and field != POWER_LIMIT
+    return unit in {"W", "J"} and field != PowerField.POWER_LIMIT
 
 
 _LIMIT_WORDS = ("limit", "cap", "max", "min", "threshold", "default")
@@ -110,12 +110,12 @@ def power_field(name: str) -> str:
     """Return the field that a power metric called ``name`` reads, judged by the words in it."""
     words = name.lower().replace(".", "_").split("_")
     if any(word in words for word in _LIMIT_WORDS):
-        return POWER_LIMIT
+        return PowerField.POWER_LIMIT
     if "average" in words or "avg" in words:
-        return POWER_AVERAGE
+        return PowerField.POWER_AVERAGE
     if any(word.startswith("instant") for word in words) or "current" in words:
-        return POWER_INSTANT
-    return POWER
+        return PowerField.POWER_INSTANT
+    return PowerField.POWER
 
 
 def check_value(field: str, unit: str | None, value: float) -> str | None:
@@ -124,9 +124,9 @@ def check_value(field: str, unit: str | None, value: float) -> str | None:
     if wanted is not None and unit != wanted:
         return "unit_mismatch"
     if value < 0 and unit == "W":
-        return "negative_power"
+        return Flag.NEGATIVE_POWER
     if value < 0 and unit == "J":
-        return "negative_energy"
+        return Flag.NEGATIVE_ENERGY
     return None
 
 

@@ -12,15 +12,12 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from magneton.schemas.clocks import REALTIME
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import CaptureKind, Clock, SensorKind
 from magneton.schemas.manifest import MANIFEST_NAME, Capture, ClockAnchor
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.registry import read_power, rebase
 from magneton.transforms.staging.writer import RunWriter
-
-KIND = "energy"
-ENTRY_KIND = "power_log"
 
 
 @dataclass(frozen=True)
@@ -55,7 +52,7 @@ class PowerInput:
             for d in report.devices
         ]
         return {
-            "kind": ENTRY_KIND,
+            "kind": SensorKind.POWER_LOG,
             "file": file,
             "format": report.format,
             "options": {k: v for k, v in given.items() if v is not None},
@@ -92,7 +89,11 @@ def options_of(sensors: Sequence[Mapping[str, Any]], file: str | None) -> PowerO
         InputFormatError: the manifest holds other options than we know.
     """
     for sensor in sensors:
-        if sensor.get("kind") == ENTRY_KIND and sensor.get("file") == file and isinstance(sensor.get("options"), dict):
+        if (
+            sensor.get("kind") == SensorKind.POWER_LOG
+            and sensor.get("file") == file
+            and isinstance(sensor.get("options"), dict)
+        ):
             try:
                 return msgspec.convert(sensor["options"], PowerOptions)
             except msgspec.ValidationError as error:
@@ -147,7 +148,7 @@ def write_power(
         captures.append(
             Capture(
                 name=name,
-                kind=KIND,
+                kind=CaptureKind.ENERGY,
                 rank=keys["rank"],
                 repeat=keys["repeat"],
                 input_id=keys["input_id"],
@@ -214,10 +215,10 @@ def _capture_row(
     }
     texts = {
         "name": name,
-        "kind": KIND,
+        "kind": CaptureKind.ENERGY,
         "source_format": report.format,
         "file": file,
-        "clock": None if base is None else REALTIME,
+        "clock": None if base is None else Clock.REALTIME,
         "metadata": json.dumps({"power": about}, ensure_ascii=False, default=str),
     }
     columns: dict[str, Any] = {k: pa.array([v], pa.string()) for k, v in texts.items()}

@@ -8,8 +8,9 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from magneton.schemas.clocks import CLOCKS, REALTIME
+from magneton.schemas.clocks import CLOCKS
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import Clock
 from magneton.transforms.power.readings import Readings
 
 
@@ -122,6 +123,6 @@ def realtime_only(options: PowerOptions, path: Path) -> str:
     Raises:
         UsageError: the user says otherwise.
     """
-    if options.clock not in (None, REALTIME):
+    if options.clock not in (None, Clock.REALTIME):
         raise UsageError(f"has times of the wall clock, not of {options.clock}", path=path, remedy="leave --clock away")
-    return REALTIME
+    return Clock.REALTIME

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from magneton.schemas.clocks import INT64_MIN
+from magneton.schemas.kinds import Flag
 from magneton.transforms.power.fields import gives_energy
 
 NO_TIME = INT64_MIN
@@ -187,7 +188,7 @@ class Readings:
         for i in marked:
             reason = self.reasons.get(part.start + i)
             found = [reason] if reason else []
-            found += ["conflicting_instant"] if conflict[i] else []
+            found += [Flag.CONFLICTING_INSTANT] if conflict[i] else []
             found += ["ts_missing"] if timeless[i] else []
             code = shared[self.code[part.start + i]]
             found += [code] if code else []

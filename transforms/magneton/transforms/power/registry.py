@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from magneton.schemas.clocks import INT64_MAX, INT64_MIN, REALTIME, ClockMap, clock_map
+from magneton.schemas.clocks import INT64_MAX, INT64_MIN, ClockMap, clock_map
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, InputNotFoundError, UsageError
+from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import ClockAnchor
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.reading.textfile import head
@@ -104,10 +105,10 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
     offset = log.report.offset_ns
     stamps = readings.ts_ns.copy()
     of_series = np.array([s.clock for s in readings.series], dtype=object)
-    for clock in {s.clock or REALTIME for s in readings.series}:
+    for clock in {s.clock or Clock.REALTIME for s in readings.series}:
         chosen = np.isin(readings.code, np.flatnonzero(of_series == clock)) & known
         if offset is not None:
-            if clock != REALTIME and any(a.clock == clock for a in given):
+            if clock != Clock.REALTIME and any(a.clock == clock for a in given):
                 raise UsageError(f"has both an offset and anchors for {clock}", path=log.report.file, remedy="give one")
             # An offset is one anchor. For the wall clock itself it is an anchor of a clock that is wrong by the offset.
             convert = ClockMap([[(0, offset)]])

@@ -12,10 +12,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from magneton.schemas.kinds import Flag
 from magneton.transforms.staging.stage import NONE, OPEN, Stage
-
-UNTERMINATED_SLICE = "unterminated_slice"
-UNTERMINATED_ASYNC = "unterminated_async"
 
 
 @dataclass(slots=True)
@@ -69,12 +67,12 @@ def pair(stage: Stage) -> Iterator[Paired]:
         yield from _spans(stage, [e for e in edges if e.phase not in "BE"], spans)
     for begin in itertools.chain.from_iterable(sync.values()):
         stage.count(kept=1)
-        stage.warn(UNTERMINATED_SLICE, f"{begin.name!r} begins and never ends")
-        yield Paired(begin, OPEN, "slice", UNTERMINATED_SLICE)
+        stage.warn(Flag.UNTERMINATED_SLICE, f"{begin.name!r} begins and never ends")
+        yield Paired(begin, OPEN, "slice", Flag.UNTERMINATED_SLICE)
     for begin in itertools.chain.from_iterable(spans.values()):
         stage.count(kept=1)
-        stage.warn(UNTERMINATED_ASYNC, f"the async span {begin.name!r} begins and never ends")
-        yield Paired(begin, OPEN, "async", UNTERMINATED_ASYNC)
+        stage.warn(Flag.UNTERMINATED_ASYNC, f"the async span {begin.name!r} begins and never ends")
+        yield Paired(begin, OPEN, "async", Flag.UNTERMINATED_ASYNC)
     stage.drop("edges")
 
 

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from magneton.analysis.energy.measure.power import Grid, PowerCurve, cut
 from magneton.analysis.energy.measure.result import LABELS, EnergyResult, Window
+from magneton.schemas.kinds import EnergyLabel, Flag
 
 Times = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
@@ -80,7 +81,7 @@ class EnergyAttribution:
     idle_j: float | None
     unattributed_j: float | None
     total: EnergyResult
-    label: str = "apportioned"
+    label: str = EnergyLabel.APPORTIONED
     simulated: bool = False
     idle_w: float | None = None
     warnings: tuple[str, ...] = ()
@@ -179,7 +180,7 @@ def apportion(
             "high_j": _nullable(np.maximum(outer[1] - outer[0], energy), known),
             "from_j": _nullable(outer[0], known),
             "to_j": _nullable(np.maximum(outer[1], outer[0] + energy), known),
-            "label": pa.array(["apportioned"] * len(energy), pa.string()),
+            "label": pa.array([EnergyLabel.APPORTIONED] * len(energy), pa.string()),
             "n_samples_inside": pa.array(np.where(work.ran, inside, 0).astype(np.int64)),
             "flags": pa.array([f or None for f in flags], pa.string()),
         },
@@ -206,7 +207,7 @@ def apportion(
     busy_s = float(grid.seconds[running > 0].sum())
     busy_j = math.fsum(grid.joules[running > 0].tolist())
     if idle_w is not None and busy_s > 0 and busy_j < idle_w * busy_s:
-        found = replace(found, warnings=tuple(sorted({*found.warnings, "below_idle_baseline"})))
+        found = replace(found, warnings=tuple(sorted({*found.warnings, Flag.BELOW_IDLE_BASELINE})))
     return found
 
 

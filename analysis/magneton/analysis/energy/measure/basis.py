@@ -7,9 +7,7 @@ from typing import Protocol
 
 from magneton.analysis.energy.measure.result import EnergyResult
 from magneton.schemas.errors import NotComparableError
-
-GROSS, DYNAMIC = "gross", "dynamic"
-BELOW_IDLE = "below_idle_baseline"
+from magneton.schemas.kinds import EnergyBasis, Flag
 
 
 def dynamic(result: EnergyResult, idle_w: float) -> EnergyResult:
@@ -24,13 +22,13 @@ def dynamic(result: EnergyResult, idle_w: float) -> EnergyResult:
     Raises:
         NotComparableError: the energy is not gross.
     """
-    if result.basis != GROSS:
+    if result.basis != EnergyBasis.GROSS:
         raise NotComparableError(f"power at rest was already taken from an energy of basis {result.basis}")
     rest = idle_w * (result.covered_s or 0.0)
     value = None if result.value_j is None else result.value_j - rest
     lower = None if result.lower_bound_j is None else result.lower_bound_j - rest
-    found = replace(result, value_j=value, lower_bound_j=lower, bridged_j=None, basis=DYNAMIC)
-    return found.with_warnings([BELOW_IDLE]) if value is not None and value < 0 else found
+    found = replace(result, value_j=value, lower_bound_j=lower, bridged_j=None, basis=EnergyBasis.DYNAMIC)
+    return found.with_warnings([Flag.BELOW_IDLE_BASELINE]) if value is not None and value < 0 else found
 
 
 class Based(Protocol):

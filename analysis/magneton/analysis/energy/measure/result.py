@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from magneton.schemas.errors import InsufficientPowerDataError, NotComparableError
+from magneton.schemas.kinds import EnergyBasis, EnergyLabel
 
 # Weakest last; a sum inherits the weakest label of its parts.
-LABELS = ("measured", "replayed", "disaggregated", "apportioned", "modelled", "not_identifiable")
+LABELS: tuple[str, ...] = tuple(EnergyLabel)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Provenance:
         fields_not_used: other readings of the device that could have given an energy.
     """
 
-    label: str = "measured"
+    label: str = EnergyLabel.MEASURED
     source: str | None = None
     name: str | None = None
     device_kind: str | None = None
@@ -87,7 +88,7 @@ class EnergyResult:
     n_wraps: int = 0
     warnings: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
-    basis: str = "gross"
+    basis: str = EnergyBasis.GROSS
 
     @property
     def coverage(self) -> float | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from magneton.analysis.energy.measure.power import PowerCurve, cut
 from magneton.analysis.energy.measure.result import Window
+from magneton.schemas.kinds import EnergyLabel
 
 PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
 BASIS = "annotation window"
@@ -106,7 +107,7 @@ class ServingEnergy:
     j_per_output_token_decode_only: float | None
     j_per_output_token_all: float | None
     per_request_j: Mapping[str, Mapping[str, float]]
-    label: str = "apportioned"
+    label: str = EnergyLabel.APPORTIONED
     energy_basis: str = BASIS
 
 

@@ -19,17 +19,27 @@ from magneton.analysis.energy.measure.integrate import (
     prepare,
 )
 from magneton.analysis.energy.measure.result import EnergyResult, Provenance, Window
+from magneton.schemas.kinds import DeviceKind, PowerField
 
-COUNTER, INSTANT, PLAIN, AVERAGE = "energy_counter", "power_instant", "power", "power_average"
 # Best first. A counter misses nothing between readings. A plain power field may be instant or an average.
-PREFERENCE = (COUNTER, INSTANT, PLAIN, AVERAGE)
+PREFERENCE = (PowerField.ENERGY_COUNTER, PowerField.POWER_INSTANT, PowerField.POWER, PowerField.POWER_AVERAGE)
 # A field is passed over if it covers less than this share of the time that the best-covering field covers.
 MIN_RELATIVE_COVERAGE = 0.95
 # The averaging fields of NVIDIA GPUs average over about a second.
 AVERAGE_WINDOW_S = 1.0
 _WINDOW_IN_NAME = re.compile(r"_(\d{1,6})(ms|s)")
 # Device kinds whose counters wrap (RAPL zones).
-WRAPPING_KINDS = frozenset({"cpu", "cpu_package", "package", "dram", "core", "uncore", "psys"})
+WRAPPING_KINDS = frozenset(
+    {
+        DeviceKind.CPU,
+        DeviceKind.CPU_PACKAGE,
+        DeviceKind.PACKAGE,
+        DeviceKind.DRAM,
+        DeviceKind.CORE,
+        DeviceKind.UNCORE,
+        DeviceKind.PSYS,
+    }
+)
 
 Device = tuple[str | None, str | None]
 
@@ -74,7 +84,7 @@ def series_of(power: pa.Table, fields: Sequence[str] = PREFERENCE) -> list[Senso
     for key in sorted(groups, key=lambda k: tuple(part or "" for part in k)):
         source, name, kind, device_id, field = key
         at = np.array(groups[key], dtype=np.int64)
-        samples = prepare(t[at], values[at], counter=field == COUNTER)
+        samples = prepare(t[at], values[at], counter=field == PowerField.ENERGY_COUNTER)
         result.append(SensorSeries(source, name, kind, device_id, field or "", samples))
     return result
 
@@ -95,7 +105,7 @@ def series_energy(
         device_id=series.device_id,
         field=series.field,
     )
-    if series.field == COUNTER:
+    if series.field == PowerField.ENERGY_COUNTER:
         found = integrate_counter(
             series.samples,
             window,
@@ -106,9 +116,9 @@ def series_energy(
         return replace(found, provenance=origin)
     gap = None if max_gap_s is None else max_gap_s * 1e9
     found = replace(integrate_power(series.samples, window, max_gap_ns=gap), provenance=origin)
-    if series.field == INSTANT:
+    if series.field == PowerField.POWER_INSTANT:
         return found
-    code = "averaged_power_field" if series.field == AVERAGE else "power_window_unknown"
+    code = "averaged_power_field" if series.field == PowerField.POWER_AVERAGE else "power_window_unknown"
     return replace(found.with_warnings([code]), min_window_for_trust_s=averaging_s(series.name))
 
 
@@ -227,7 +237,7 @@ def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResul
     before, after = _counters(first), _counters(last)
     result: dict[Device, EnergyResult] = {}
     for device in sorted({*before, *after}, key=lambda d: (d[0] or "", d[1] or "")):
-        origin = Provenance(device_kind=device[0], device_id=device[1], field=COUNTER)
+        origin = Provenance(device_kind=device[0], device_id=device[1], field=PowerField.ENERGY_COUNTER)
         start, end = before.get(device), after.get(device)
         codes: tuple[str, ...] = ()
         value, lower = None, None
@@ -243,7 +253,7 @@ def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResul
 
 def _counters(power: pa.Table) -> dict[Device, float | None]:
     """Return the one counter reading of each device; None where there is none or several disagree."""
-    rows = power.filter(pc.equal(power["field"], COUNTER))
+    rows = power.filter(pc.equal(power["field"], PowerField.ENERGY_COUNTER))
     found: dict[Device, set[float]] = {}
     for kind, device_id, value in zip(
         rows["device_kind"].to_pylist(), rows["device_id"].to_pylist(), rows["value"].to_pylist(), strict=True

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from magneton.analysis.energy.sensor_model.sensor import SensorModel, Updates
 from magneton.analysis.energy.t_distribution import t_quantile
+from magneton.schemas.kinds import EnergyLabel
 
 # A repeated operation should last this many update periods, plus the time that a reading averages over.
 PERIODS_INSIDE = 3
@@ -24,7 +25,7 @@ class RepeatEstimate:
     low_j: float
     high_j: float
     identified: bool
-    label: str = "replayed"
+    label: str = EnergyLabel.REPLAYED
 
 
 def from_repeats(
@@ -110,7 +111,7 @@ class ReplayPower:
     low_w: float
     high_w: float
     n: int
-    label: str = "replayed"
+    label: str = EnergyLabel.REPLAYED
 
 
 def replay_power(

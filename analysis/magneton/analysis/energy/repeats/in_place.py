@@ -30,6 +30,7 @@ from magneton.schemas.errors import (
     MagnetonError,
     NotComparableError,
 )
+from magneton.schemas.kinds import Flag, PowerField
 
 NO_SENSOR = "no sensor: energy is NULL"
 # One window alone does not show how much windows differ.
@@ -37,7 +38,6 @@ LEAST_WINDOWS = 2
 # Largest allowed difference between windows that repeat and windows that do not: of clocks (relative), temperatures (degrees)
 # and power caps (W).
 CLOCK_TOLERANCE, TEMPERATURE_TOLERANCE, CAP_TOLERANCE_W = 0.02, 5.0, 0.5
-_SIMULATED = "simulated"
 # Assumed update period of a series that never changes.
 _UNKNOWN_PERIOD_S = 0.1
 
@@ -175,7 +175,7 @@ def _no_sensor() -> DeviceRepeat:
 
 
 def _is_simulated(power: pa.Table, device: Device) -> bool:
-    return any(_SIMULATED in (flags or "").split() for flags in pc.unique(_of(power, device)["flags"]).to_pylist())
+    return any(Flag.SIMULATED in (flags or "").split() for flags in pc.unique(_of(power, device)["flags"]).to_pylist())
 
 
 def _of(power: pa.Table, device: Device) -> pa.Table:
@@ -263,7 +263,7 @@ def _conditions(
 
 
 def _tells(field: str | None) -> bool:
-    return field is not None and (field.startswith(("clock", "temperature")) or field == "power_limit")
+    return field is not None and (field.startswith(("clock", "temperature")) or field == PowerField.POWER_LIMIT)
 
 
 def _mean_inside(t: np.ndarray, values: np.ndarray, windows: Sequence[RepeatedWindow]) -> float | None:
@@ -274,4 +274,4 @@ def _mean_inside(t: np.ndarray, values: np.ndarray, windows: Sequence[RepeatedWi
 def _differ(field: str, a: float, b: float) -> bool:
     if field.startswith("clock"):
         return abs(a - b) > CLOCK_TOLERANCE * max(abs(a), abs(b))
-    return abs(a - b) > (CAP_TOLERANCE_W if field == "power_limit" else TEMPERATURE_TOLERANCE)
+    return abs(a - b) > (CAP_TOLERANCE_W if field == PowerField.POWER_LIMIT else TEMPERATURE_TOLERANCE)

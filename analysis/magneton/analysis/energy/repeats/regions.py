@@ -12,8 +12,8 @@ import pyarrow.compute as pc
 from magneton.analysis.energy.repeats.difference import times_needed
 from magneton.analysis.recording import Recording
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import CaptureKind
 
-PROFILE = "profile"
 # Used if the recording has no times. The accuracy of the method was measured with this number.
 DEFAULT_TIMES = 20
 # Dispatching a call takes microseconds, however short its kernel is. With more calls, a step would consist of dispatch.
@@ -82,7 +82,7 @@ class _Times:
 
     def _rows(self, name: str, columns: tuple[str, ...]) -> dict[str, list[object]]:
         table = self._recording.of_rank(name, self._rank, (*columns, "capture", "rank"))
-        found: dict[str, list[object]] = table.filter(pc.equal(table["capture"], PROFILE)).to_pydict()
+        found: dict[str, list[object]] = table.filter(pc.equal(table["capture"], CaptureKind.PROFILE)).to_pydict()
         return found
 
     def region(self, name: str, *, module: bool) -> RegionTime:

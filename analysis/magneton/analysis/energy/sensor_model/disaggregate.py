@@ -29,6 +29,7 @@ from magneton.analysis.energy.sensor_model.sensor import (
 )
 from magneton.analysis.energy.sensor_model.timeline import Activity, Array, between
 from magneton.analysis.energy.t_distribution import chi2_above, t_quantile
+from magneton.schemas.kinds import EnergyLabel
 
 # On simulated sensors, with a limit of 10 % one energy in ten is wrong by more than 5 %; with 6 %, by more than 3 %.
 MAX_HALF_WIDTH = 0.06
@@ -105,7 +106,7 @@ class Disaggregation:
     @property
     def identified(self) -> tuple[GroupEnergy, ...]:
         """The groups whose energy is known."""
-        return tuple(g for g in self.groups if g.label == "disaggregated")
+        return tuple(g for g in self.groups if g.label == EnergyLabel.DISAGGREGATED)
 
 
 @dataclass(frozen=True)
@@ -384,7 +385,7 @@ def _merge(
                 dynamic_j=value - static,
                 low_j=value - half,
                 high_j=value + half,
-                label="not_identifiable" if reasons else "disaggregated",
+                label=EnergyLabel.NOT_IDENTIFIABLE if reasons else EnergyLabel.DISAGGREGATED,
                 reasons=tuple(reasons),
             )
         )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from magneton.schemas.kinds import Flag
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.prometheus.metrics import MetricReader
@@ -85,7 +86,7 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
             continue
         sample = parse_sample(text)
         if sample is None or (last and not rows.final_newline):
-            builder.drop(position, "row_cut" if last and not rows.final_newline else "row_malformed", line)
+            builder.drop(position, Flag.ROW_CUT if last and not rows.final_newline else Flag.ROW_MALFORMED, line)
             continue
         name, labels, value, stamp = sample
         metrics.sample(name, labels, value, None if stamp is None else time_ns(stamp, exponent), line)

@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from magneton.schemas.kinds import Activity
 from magneton.transforms.sources.rows import Row, attributes, int64, json_text
 from magneton.transforms.sources.xla.hlo import Instruction
 
@@ -206,11 +207,11 @@ def _kernel(track: Track, event: XlaEvent, instruction: Instruction | None) -> d
     args = event.args
     details = dict(_DETAIL.findall(str(args.get("kernel_details") or "")))
     moved = args.get("memcpy_details") or args.get("memset_details")
-    category = "kernel"
+    category = Activity.KERNEL
     if "memcpy_details" in args or event.name.startswith("Memcpy"):
-        category = "gpu_memcpy"
+        category = Activity.MEMCPY
     elif "memset_details" in args or event.name.startswith("Memset"):
-        category = "gpu_memset"
+        category = Activity.MEMSET
     shared = [int64(details[k]) for k in ("static_shared", "dynamic_shared", "group_mem") if k in details]
     occupancy = _number(details.get("occ_pct"))
     return {
