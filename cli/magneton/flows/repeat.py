@@ -24,7 +24,7 @@ from magneton.collectors.attach.request import SYSTEMS, Answer, Region, RegionRe
 from magneton.collectors.replay.windows import NotRepeatableError
 from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.errors import (
     InputNotFoundError,
     InsufficientRepeatsError,

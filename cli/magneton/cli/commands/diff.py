@@ -51,7 +51,7 @@ def diff(
     from magneton.analysis.report.summary import blocks, statements
     from magneton.cli import output
     from magneton.cli.console import note, working
-    from magneton.flows.diff import DiffSettings, compare
+    from magneton.flows.pairs import DiffSettings, compare
     from magneton.schemas.errors import UsageError, printable
 
     if per not in ("step", "sample", "token"):

@@ -102,8 +102,8 @@ def normalize(
     from magneton.cli import output
     from magneton.cli.commands.info import show
     from magneton.flows.extras import ExtraFiles, parse_offset
-    from magneton.flows.normalize import NormalizeOptions
-    from magneton.flows.normalize import normalize as run
+    from magneton.flows.traces import NormalizeOptions
+    from magneton.flows.traces import normalize as run
     from magneton.flows.recordings import describe
     from magneton.schemas.errors import printable
     from magneton.transforms.power.log import PowerOptions

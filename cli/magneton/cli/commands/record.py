@@ -63,7 +63,7 @@ def record(
     The command's exit code is passed on. When it fails, what was recorded until then is kept and marked incomplete.
     """
     from magneton.cli import output
-    from magneton.flows.record import CAPTURES, Launch, record_command
+    from magneton.flows.programs import CAPTURES, Launch, record_command
     from magneton.flows.recordings import describe
 
     launch = Launch(

@@ -11,7 +11,7 @@ from pathlib import Path
 from magneton.analysis.diff.run import DiffSettings, diff
 from magneton.analysis.recording import Recording
 from magneton.analysis.report.markdown import render
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
 from magneton.schemas.errors import InputNotFoundError
 from magneton.schemas.files import publish_directory
