@@ -37,7 +37,11 @@ class Recording:
             raise InputNotFoundError(
                 "holds no tables", path=directory, remedy="run `magneton normalize` on it, or give its raw traces"
             )
-        return cls(directory, manifest)
+        recording = cls(directory, manifest)
+        # Tables may have been made later than the manifest, from files that turned out to be cut off.
+        cut_off = pc.any(recording.table("captures", ("incomplete",))["incomplete"]).as_py()
+        manifest.incomplete = manifest.incomplete or bool(cut_off)
+        return recording
 
     def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
         """Return a table of the recording; one that was never written is empty."""
