@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,13 +17,22 @@ from magneton.schemas.run_tables import RUN_TABLES
 TABLES_DIR = "tables"
 
 
+# Columns of tables that some code will ask for, by table; None stands for all columns of a table.
+Needs = Mapping[str, tuple[str, ...] | None]
+
+
 @dataclass
 class Recording:
-    """A recording directory with normalised tables. Tables are read when first asked for, whole."""
+    """A recording directory with normalised tables.
+
+    A table is read when it is first asked for. Code that asks for several sets of columns of one table says so first
+    (``expect``): the table is then read once, with all columns of these sets and no others.
+    """
 
     directory: Path
     manifest: Manifest
-    _cache: dict[tuple[str, tuple[str, ...] | None], pa.Table] = field(default_factory=dict, repr=False)
+    _tables: dict[str, pa.Table] = field(default_factory=dict, repr=False)
+    _expected: dict[str, set[str]] = field(default_factory=dict, repr=False)
 
     @classmethod
     def open(cls, directory: Path) -> Recording:
@@ -39,27 +49,45 @@ class Recording:
             )
         recording = cls(directory, manifest)
         # Tables may have been made later than the manifest, from files that turned out to be cut off.
-        cut_off = pc.any(recording.table("captures", ("incomplete",))["incomplete"]).as_py()
+        cut_off = pc.any(recording.table("captures")["incomplete"]).as_py()
         manifest.incomplete = manifest.incomplete or bool(cut_off)
         return recording
 
+    def expect(self, *needs: Needs) -> None:
+        """Say which columns of which tables will be asked for.
+
+        For example, ``expect({"ops": ("op_id", "rank")}, {"ops": ("name",), "steps": None})`` makes the first question
+        for the table ``ops`` read three columns of it, and later ones for any of the three read nothing.
+        """
+        for one in needs:
+            for name, columns in one.items():
+                self._expected.setdefault(name, set()).update(_columns(name, columns))
+
     def table(self, name: str, columns: tuple[str, ...] | None = None) -> pa.Table:
-        """Return a table of the recording; one that was never written is empty."""
-        key = (name, columns)
-        if key not in self._cache:
-            path = self.directory / TABLES_DIR / f"{name}.parquet"
-            wanted = None if columns is None else list(columns)
-            if path.is_file():
-                self._cache[key] = read_table(path, name, columns=wanted)
-            else:
-                empty = RUN_TABLES[name].empty()
-                self._cache[key] = empty if wanted is None else empty.select(wanted)
-        return self._cache[key]
+        """Return a table of the recording, or some of its columns; one that was never written is empty."""
+        wanted = _columns(name, columns)
+        known = self._tables.get(name)
+        if known is None:
+            known = self._read(name, {*wanted, *self._expected.get(name, ())})
+        elif missing := set(wanted) - set(known.column_names):
+            more = self._read(name, missing)
+            known = pa.Table.from_arrays(
+                [*known.columns, *more.columns], schema=pa.schema([*known.schema, *more.schema])
+            )
+        self._tables[name] = known
+        return known.select(wanted)
+
+    def _read(self, name: str, columns: set[str]) -> pa.Table:
+        path = self.directory / TABLES_DIR / f"{name}.parquet"
+        wanted = [column for column in RUN_TABLES[name].column_names() if column in columns]
+        return read_table(path, name, columns=wanted) if path.is_file() else RUN_TABLES[name].empty().select(wanted)
 
     def of_rank(self, name: str, rank: int, columns: tuple[str, ...] | None = None) -> pa.Table:
         """Return the rows of a table that are of a rank; those without one are of rank 0. ``columns`` must hold ``rank``."""
         table = self.table(name, columns)
-        return table.filter(pc.equal(pc.fill_null(table["rank"], 0), rank))
+        mine = pc.equal(pc.fill_null(table["rank"], 0), rank)
+        # Most recordings have one rank: then there is nothing to copy.
+        return table if pc.all(mine, min_count=0).as_py() else table.filter(mine)
 
     def ranks(self) -> list[int]:
         """Return the ranks that left operators or device activity, in order."""
@@ -67,3 +95,7 @@ class Recording:
         for name in ("ops", "kernels"):
             found.update(r for r in pc.unique(self.table(name, ("rank",)).column("rank")).to_pylist() if r is not None)
         return sorted(found) or [0]
+
+
+def _columns(name: str, columns: tuple[str, ...] | None) -> tuple[str, ...]:
+    return tuple(RUN_TABLES[name].column_names()) if columns is None else columns

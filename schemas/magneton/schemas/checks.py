@@ -1,13 +1,14 @@
 """Checks of settings. The library makes them, so that the command line and a Python program are refused alike.
 
 Example: ``need_number("threshold_percent", float("nan"), above=0)`` raises ``UsageError`` with the message
-``threshold_percent is nan (give a finite number above 0)``.
+``threshold_percent is nan (give a number, above 0 and finite)``.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral, Real
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -23,17 +24,22 @@ def need_one_of(name: str, value: object, choices: Sequence[str]) -> None:
         UsageError: it is another word, or no word.
     """
     if value not in choices:
-        raise UsageError(f"{name} is {_shown(value)}", remedy=f"give {_listed(choices)}")
+        raise UsageError(f"{name} is {_shown(value)}", remedy=f"give one of {', '.join(choices)}")
 
 
 def need_number(
-    name: str, value: object, *, least: float | None = None, above: float | None = None, most: float | None = None
-) -> None:
-    """Refuse what is no finite number, or lies outside of its bounds.
+    name: str,
+    value: object,
+    *,
+    least: float = -math.inf,
+    above: float = -math.inf,
+    most: float = math.inf,
+) -> float:
+    """Return a number, or refuse what is none, is not finite, or lies outside of its bounds.
 
     Args:
         name: name of the setting.
-        value: what was given.
+        value: what was given; a number of numpy is a number, a truth value is none.
         least: smallest value that is allowed.
         above: value that has to be exceeded.
         most: largest value that is allowed.
@@ -41,27 +47,27 @@ def need_number(
     Raises:
         UsageError: not a number, not finite, or out of bounds.
     """
-    # Of the numbers, truth values are none that anyone means.
-    fits = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if fits and isinstance(value, int | float):
-        fits = (
-            (least is None or value >= least) and (above is None or value > above) and (most is None or value <= most)
-        )
-    if not fits:
-        raise UsageError(f"{name} is {_shown(value)}", remedy=f"give a finite number{_bounds(least, above, most)}")
+    if isinstance(value, Real) and not isinstance(value, bool):
+        known = float(value)
+        if math.isfinite(known) and least <= known <= most and known > above:
+            return known
+    low = f", above {above:g}" if above > -math.inf else f", at least {least:g}" if least > -math.inf else ""
+    high = f"{' and' if low else ','} {'finite' if most == math.inf else f'at most {most:g}'}"
+    raise UsageError(f"{name} is {_shown(value)}", remedy=f"give a number{low}{high}")
 
 
-def need_whole(name: str, value: object, *, least: int | None = None, most: int | None = None) -> None:
-    """Refuse what is no whole number, or lies outside of its bounds.
+def need_whole(name: str, value: object, *, least: int | None = None) -> int:
+    """Return a whole number, or refuse what is none, or lies below its bound.
 
     Raises:
-        UsageError: not a whole number, or out of bounds.
+        UsageError: not a whole number, or less than ``least``.
     """
-    fits = isinstance(value, int) and not isinstance(value, bool)
-    if fits and isinstance(value, int):
-        fits = (least is None or value >= least) and (most is None or value <= most)
-    if not fits:
-        raise UsageError(f"{name} is {_shown(value)}", remedy=f"give a whole number{_bounds(least, None, most)}")
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        known = int(value)
+        if least is None or known >= least:
+            return known
+    low = "" if least is None else f", at least {least}"
+    raise UsageError(f"{name} is {_shown(value)}", remedy=f"give a whole number{low}")
 
 
 def path_of(name: str, value: object) -> Path:
@@ -89,17 +95,3 @@ def paths_of(name: str, value: PathText | Sequence[PathText]) -> list[Path]:
 
 def _shown(value: object) -> str:
     return repr(value)[:60]
-
-
-def _listed(choices: Sequence[str]) -> str:
-    return ", ".join(choices[:-1]) + f" or {choices[-1]}" if len(choices) > 1 else choices[0]
-
-
-def _bounds(least: float | None, above: float | None, most: float | None) -> str:
-    if least is not None and most is not None:
-        return f" from {least:g} to {most:g}"
-    if least is not None:
-        return f", {least:g} or more"
-    if above is not None:
-        return f" above {above:g}" + ("" if most is None else f" and at most {most:g}")
-    return "" if most is None else f", at most {most:g}"

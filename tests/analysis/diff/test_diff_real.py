@@ -10,7 +10,9 @@ import pytest
 from tests.support.facts import NAME_CHARS, parse
 from tests.support.normalized import Normalizer
 
-from magneton.analysis.diff.run import DiffResult, DiffSettings, diff
+from magneton.analysis.diff.document import DiffResult
+from magneton.analysis.diff.pipeline import diff
+from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
 from magneton.schemas.diffdoc import DiffDocument, RollupRow
 from magneton.schemas.errors import NotComparableError

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Needs, Recording
 
 # Copies and memsets of nothing rightly leave no record.
 _TRANSFER = r"(?i)mem(cpy|set|fill|ory|buffer|image)|USM"
@@ -21,6 +21,10 @@ _COLUMNS = (
     "launch_id", "name", "ts_ns", "correlation", "op_id", "module_id", "module_call", "step_id", "rank",
     "expects_device_activity",
 )  # fmt: skip
+
+_USED_COLUMNS = ("launch_id", "rank")
+# What ``lost_launches`` asks of a recording.
+NEEDS: Needs = {"launches": _COLUMNS, "kernels": _USED_COLUMNS}
 
 
 @dataclass
@@ -51,7 +55,7 @@ def lost_launches(recording: Recording, rank: int) -> Lost:
     )
     no_transfer = pc.invert(pc.match_substring_regex(pc.fill_null(launches.column("name"), ""), _TRANSFER))
     launches = launches.filter(pc.and_(expected, no_transfer))
-    used = pc.unique(recording.of_rank("kernels", rank, ("launch_id", "rank")).column("launch_id"))
+    used = pc.unique(recording.of_rank("kernels", rank, _USED_COLUMNS).column("launch_id"))
     lost = launches.filter(pc.invert(pc.is_in(launches.column("launch_id"), used)))
     counts = pc.value_counts(launches.column("step_id")).to_pylist()
     return Lost(lost.to_pylist(), Counter({row["values"]: row["counts"] for row in counts}))

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from magneton.analysis.align.lost import Lost, lost_launches
 from magneton.analysis.align.tree import VIEW_OPS, KernelJoules, Node, Shape, Work, stable_name
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Needs, Recording
 
 _OP_COLUMNS = (
     "op_id", "parent_id", "name", "ts_ns", "dur_ns", "module_id", "module_call", "step_id", "input_dims", "rank",
@@ -24,6 +24,13 @@ _KERNEL_COLUMNS = (
     "kernel_id", "name", "ts_ns", "dur_ns", "category", "kernel_class", "device", "launch_id", "op_id", "module_id", "module_call",
     "step_id", "link", "graph_launch", "bytes", "rank", "layer",
 )  # fmt: skip
+_FRAME_COLUMNS = ("frame_id", "parent_id", "module_id", "ts_ns", "dur_ns")
+_LAUNCH_COLUMNS = ("launch_id", "name", "ts_ns", "rank")
+# What ``load_side`` asks of a recording, itself and through ``lost_launches``.
+NEEDS: Needs = {
+    "ops": _OP_COLUMNS, "kernels": _KERNEL_COLUMNS, "launches": _LAUNCH_COLUMNS, "frames": _FRAME_COLUMNS, "modules": None,
+    "steps": None,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -126,7 +133,7 @@ class _Builder:
         self.rank = rank
         ops = _timed(recording.of_rank("ops", rank, _OP_COLUMNS))
         self.ops = {row["op_id"]: row for row in ops.to_pylist()}
-        frames = _timed(recording.table("frames", ("frame_id", "parent_id", "module_id", "ts_ns", "dur_ns")))
+        frames = _timed(recording.table("frames", _FRAME_COLUMNS))
         ids = frames.column("frame_id").to_numpy()
         parents = pc.fill_null(frames.column("parent_id"), -1).to_numpy()
         self.frame_parent = dict(zip(ids.tolist(), parents.tolist(), strict=True))
@@ -298,7 +305,7 @@ def _insert_kernels(
     has_steps: bool,
     energy: Mapping[int, KernelJoules],
 ) -> None:
-    launches = recording.of_rank("launches", builder.rank, ("launch_id", "name", "ts_ns", "rank"))
+    launches = recording.of_rank("launches", builder.rank, _LAUNCH_COLUMNS)
     launch_at = {r["launch_id"]: (r["ts_ns"], r["name"]) for r in launches.to_pylist()}
     start = pc.fill_null(kernels.column("ts_ns"), 0).to_numpy()
     length = pc.fill_null(kernels.column("dur_ns"), 0).to_numpy()

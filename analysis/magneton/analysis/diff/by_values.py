@@ -11,13 +11,18 @@ import pyarrow.compute as pc
 
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Needs, Recording
 from magneton.analysis.values.graph import ValueGraph, from_tables
 from magneton.analysis.values.join import join_calls
 from magneton.analysis.values.match import ValueMatch
 
 # Below this share of device time joined to a values capture the diff says so.
 MIN_JOINED = 0.9
+_OP_COLUMNS = (
+    "op_id", "parent_id", "name", "input_dims", "flags", "ts_ns", "step_id", "rank", "capture", "input_id",
+)  # fmt: skip
+# What this module asks of a recording that holds a values capture.
+NEEDS: Needs = {"ops": _OP_COLUMNS, "tensors": None, "uses": None}
 
 
 @dataclass
@@ -39,19 +44,24 @@ class ByValues:
     joined_b: float
 
 
-def load_values(recording: Recording, rank: int) -> ValueSide | None:
-    """Return the values capture of a recording, or None where there is none."""
+def values_captures(recording: Recording, rank: int) -> list[dict[str, Any]]:
+    """Return the complete values captures of a rank: rows of ``captures``, first input first."""
     captures = [
         c
         for c in recording.table("captures").to_pylist()
         if c["kind"] == "values" and (c["rank"] or 0) == rank and not c["incomplete"]
     ]
+    return sorted(captures, key=lambda c: (c["input_id"] or "", c["capture"] or ""))
+
+
+def load_values(recording: Recording, rank: int) -> ValueSide | None:
+    """Return the values capture of a recording, or None where there is none."""
+    captures = values_captures(recording, rank)
     if not captures:
         return None
-    captures.sort(key=lambda c: (c["input_id"] or "", c["capture"] or ""))
     first = captures[0]
     second = captures[1] if len(captures) > 1 else None
-    ops = _of(recording.table("ops"), first)
+    ops = _of(recording.table("ops", _OP_COLUMNS), first)
     graph = from_tables(
         ops,
         _of(recording.table("tensors"), first),
@@ -123,7 +133,7 @@ def correspond(
 
 def _placed(side: ValueSide, tree: Node, step: int | None, region_of: dict[int, int]) -> dict[Node, int]:
     """Return the region of every leaf whose call, or one around it, is joined to the values capture."""
-    table = side.recording.table("ops", ("op_id", "parent_id", "name", "input_dims", "ts_ns", "step_id", "rank"))
+    table = side.recording.table("ops", _OP_COLUMNS)
     rows = {r["op_id"]: r for r in table.to_pylist() if r["ts_ns"] is not None and (r["rank"] or 0) == side.rank}
     profile = sorted(
         (r for r in rows.values() if step is None or r["step_id"] == step), key=lambda r: (r["ts_ns"], r["op_id"])

@@ -18,8 +18,15 @@ from magneton.analysis.energy.attribute import GPU, attribute
 from magneton.analysis.energy.measure.apportion import EnergyAttribution, weakest
 from magneton.analysis.energy.measure.basis import dynamic
 from magneton.analysis.energy.measure.result import Window, need_coverage
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.diffdoc import EnergyDoc, Note
+
+_KERNEL_COLUMNS = (
+    "kernel_id", "kernel_class", "ts_ns", "dur_ns", "device", "launch_id", "op_id", "capture", "rank",
+)  # fmt: skip
+_STEP_COLUMNS = ("ts_ns", "dur_ns", "rank", "capture", "kind")
+# What ``side_energy`` asks of a recording.
+NEEDS: Needs = {"kernels": _KERNEL_COLUMNS, "steps": _STEP_COLUMNS, "power": None}
 
 
 @dataclass
@@ -52,7 +59,7 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
         InsufficientPowerDataError: they cover less, or a reading cannot be given to a device.
     """
     power = recording.table("power")
-    kernels = recording.of_rank("kernels", rank)
+    kernels = recording.of_rank("kernels", rank, _KERNEL_COLUMNS)
     # Of processors and memory there are ledgers, and no kernels.
     if not power.num_rows or not kernels.num_rows or not pc.any(pc.equal(power["device_kind"], GPU)).as_py():
         return None
@@ -100,7 +107,7 @@ def _window(recording: Recording, rank: int, kernels: pa.Table) -> Window:
 
 
 def _steps(recording: Recording, rank: int) -> pa.Table:
-    return recording.of_rank("steps", rank, ("ts_ns", "dur_ns", "rank", "capture", "kind"))
+    return recording.of_rank("steps", rank, _STEP_COLUMNS)
 
 
 def _document(found: dict[int, EnergyAttribution], window: Window, fields: frozenset[str]) -> EnergyDoc:

@@ -16,9 +16,12 @@ from magneton.analysis.diff.bare_energy import BARE_STEP
 from magneton.analysis.energy.attribute import best_series, is_simulated
 from magneton.analysis.energy.measure.result import EnergyResult, Window, sum_results
 from magneton.analysis.energy.measure.totals import SensorSeries, series_of
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.diffdoc import LedgerDoc
 
+_STEP_COLUMNS = ("ts_ns", "dur_ns", "rank", "kind")
+# What ``ledgers`` asks of a recording.
+NEEDS: Needs = {"steps": _STEP_COLUMNS, "power": None}
 # A step with fewer readings in it has an energy that is mostly its neighbours'.
 _LEAST_READINGS = 3
 
@@ -52,7 +55,7 @@ def _found(
 ) -> list[tuple[LedgerDoc, list[SensorSeries], pa.Table]]:
     """Return each ledger with the readings and the steps it is made of."""
     power = recording.table("power")
-    steps = recording.of_rank("steps", rank, ("ts_ns", "dur_ns", "rank", "kind"))
+    steps = recording.of_rank("steps", rank, _STEP_COLUMNS)
     steps = steps.filter(pc.and_(pc.is_valid(steps["ts_ns"]), pc.is_valid(steps["dur_ns"])))
     if not power.num_rows or not steps.num_rows:
         return []

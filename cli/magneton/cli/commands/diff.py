@@ -44,8 +44,8 @@ def diff(
     """Line up two recordings by what they do and show where their time differs, region by region.
 
     Inputs are recordings, or bare traces (files, or folders with one trace per rank). What has no tables gets them on the way:
-    beside the recording, or in a cache directory; a note says where. The output directory holds diff.json, regions, matches and findings as Parquet, and report.md; an earlier diff there is
-    replaced. Recordings that did not do the same work are refused.
+    beside the recording, or in a cache directory; a note says where. The output directory holds diff.json,
+    regions, matches and findings as Parquet, and report.md; an earlier diff there is replaced. Recordings that did not do the same work are refused.
     """
     from magneton.cli import output
     from magneton.cli.console import note, working

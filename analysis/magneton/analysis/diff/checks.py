@@ -1,0 +1,191 @@
+"""What must hold before two recordings are compared, and what must be said of them: refusals and notes."""
+
+from __future__ import annotations
+
+from statistics import mean
+from typing import Any
+
+from magneton.analysis.align.comparable import Scale, find_scale
+from magneton.analysis.align.steps import Choice
+from magneton.analysis.align.tree import Node, Work
+from magneton.analysis.align.work import Side
+from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing
+from magneton.analysis.diff.settings import DiffSettings
+from magneton.analysis.diff.stratum import Aligned, spread
+from magneton.analysis.recording import Recording
+from magneton.schemas.diffdoc import Coverage, Note
+from magneton.schemas.errors import NotComparableError, UsageError
+
+# With less than this aligned on either side the recordings are hardly of the same program.
+MIN_COVERAGE = 0.5
+LOW_COVERAGE = "the recordings may not run the same program"
+
+
+def common_ranks(a: Recording, b: Recording, wanted: int | None) -> tuple[int, int]:
+    """Return the rank of A and the rank of B that are compared: the wanted one, else the lowest that both have.
+
+    Raises:
+        UsageError: a side does not have the wanted rank.
+    """
+    ranks_a, ranks_b = a.ranks(), b.ranks()
+    if wanted is not None:
+        for recording, ranks in ((a, ranks_a), (b, ranks_b)):
+            if wanted not in ranks:
+                raise UsageError(f"has no rank {wanted} (it has {ranks})", path=recording.directory)
+        return wanted, wanted
+    common = sorted(set(ranks_a) & set(ranks_b))
+    return (common[0], common[0]) if common else (ranks_a[0], ranks_b[0])
+
+
+def check_devices(a: Side, b: Side) -> None:
+    """Refuse to compare device kernels with host operators.
+
+    Raises:
+        NotComparableError: only one side has device activity.
+    """
+    if a.on_device != b.on_device:
+        on = {True: "device kernels", False: "host operators only"}
+        raise NotComparableError(
+            f"side A holds {on[a.on_device]}, side B {on[b.on_device]}",
+            remedy="record both on the same kind of device",
+        )
+
+
+def check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: list[Note]) -> Scale | None:
+    """Refuse different batches unless asked to divide by them; return the factor between the sides."""
+    work_a, work_b = a.recording.manifest.workload, b.recording.manifest.workload
+    if settings.per == "step":
+        for what in ("batch", "input_tokens"):
+            left, right = getattr(work_a, what), getattr(work_b, what)
+            if left is not None and right is not None and left != right:
+                raise NotComparableError(
+                    f"the recordings state different work: {what} is {left} on side A and {right} on side B",
+                    remedy="record the same work, or compare with --per sample or --per token",
+                )
+    first = choice.strata[0]
+    middle_a, middle_b = first.a[len(first.a) // 2].tree, first.b[len(first.b) // 2].tree
+    scale = find_scale(middle_a, middle_b)
+    if scale is not None and settings.per == "step":
+        raise NotComparableError(
+            f"the recordings did different amounts of work: {scale.describe()}",
+            remedy="record the same batch, or compare with --per sample or --per token",
+        )
+    if a.rank != b.rank:
+        notes.append(Note("different_ranks", f"rank {a.rank} of side A is compared with rank {b.rank} of side B"))
+    for side, recording in (("A", a.recording), ("B", b.recording)):
+        if recording.manifest.incomplete:
+            notes.append(Note("incomplete", f"side {side} is incomplete: its totals are lower bounds"))
+    if same_devices(a, b) is False:
+        notes.append(Note("different_devices", "the devices differ: differences are of hardware and software together"))
+    elif same_devices(a, b) is None:
+        notes.append(Note("unknown_devices", "a recording does not name its devices: they may differ"))
+    return scale
+
+
+def units_of(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: DiffSettings) -> tuple[float, float]:
+    """Return by what the times of one step are divided on each side."""
+    if settings.per == "step":
+        return 1.0, 1.0
+    field = "batch" if settings.per == "sample" else "input_tokens"
+    stated = [getattr(side.recording.manifest.workload, field) for side in (a, b)]
+    if settings.per == "token" and all(
+        s.row and s.row["kind"] == "serving_step" for st in choice.strata for s in (*st.a, *st.b)
+    ):
+        # The totals hold one step of each stratum, and so does what they are divided by.
+        counted_a = sum(mean(_tokens(step.row) for step in stratum.a) for stratum in choice.strata)
+        counted_b = sum(mean(_tokens(step.row) for step in stratum.b) for stratum in choice.strata)
+        if counted_a and counted_b:
+            return counted_a, counted_b
+    if all(stated):
+        return float(stated[0]), float(stated[1])
+    if scale is not None:
+        return float(scale.a), float(scale.b)
+    raise NotComparableError(
+        f"the recordings do not say how many {settings.per}s a step has, and their shapes do not differ by one factor",
+        remedy=f"state the {field} in the manifest's workload, or compare per step",
+    )
+
+
+def _tokens(row: dict[str, Any] | None) -> float:
+    row = row or {}
+    return float((row.get("context_tokens") or 0) + (row.get("generation_tokens") or 0))
+
+
+def note_missing(choice: Choice, a: Side, b: Side, notes: list[Note]) -> tuple[Missing | None, Missing | None]:
+    """Find launches of the compared steps whose device records are missing, and say so."""
+    for letter, side in (("A", a), ("B", b)):
+        empty = [step for step in side.steps if not step.tree.device_ns]
+        timeless = [step.name for step in empty if any(w.n_kernels + w.n_transfers for w in _works(step.tree))]
+        nothing = [step.name for step in empty if step.name not in timeless]
+        if nothing:
+            text = f"side {letter}: of {', '.join(nothing)} there is no device record at all: left out"
+            notes.append(Note("steps_without_records", text))
+        if timeless:
+            text = f"side {letter}: no device record of {', '.join(timeless)} has a length: left out"
+            notes.append(Note("steps_without_lengths", text))
+    both = (
+        find_missing(a, [step for stratum in choice.strata for step in stratum.a]),
+        find_missing(b, [step for stratum in choice.strata for step in stratum.b]),
+    )
+    for letter, missing in zip("AB", both, strict=True):
+        if missing is not None:
+            text = f"side {letter}: {missing.describe()}: missing data, not savings; its totals are lower bounds"
+            notes.append(Note("gpu_records_missing", text))
+    return both
+
+
+def _works(tree: Node) -> list[Work]:
+    return [leaf.work for leaf in tree.leaves() if leaf.work]
+
+
+def obstacle(same: bool | None, share: float, missing: tuple[Missing | None, Missing | None]) -> str | None:
+    """Return why a difference says nothing about the software, if something does.
+
+    Args:
+        same: whether the devices are the same, None where that is unknown.
+        share: aligned share of the side of which less is aligned, 0 to 1.
+        missing: launches of A and of B whose device records are missing.
+    """
+    for letter, lost in zip("AB", missing, strict=True):
+        if lost is not None and lost.share > MAX_LOST:
+            return f"side {letter} has no device record of {100 * lost.share:.0f} % of its kernel launches"
+    if share < MIN_COVERAGE:
+        return LOW_COVERAGE
+    return "the devices differ, so the difference is not of the software alone" if same is False else None
+
+
+def aligned_share(coverage: Coverage) -> float:
+    """Return the aligned share of the side of which less is aligned, 0 to 1."""
+    return min(coverage.a or 0.0, coverage.b or 0.0)
+
+
+def note_coverage(coverage: Coverage, notes: list[Note]) -> None:
+    """Say so where too little is aligned."""
+    share = aligned_share(coverage)
+    if share < MIN_COVERAGE:
+        notes.append(Note("low_coverage", f"{LOW_COVERAGE}: only {100 * share:.0f} % of a side is aligned"))
+
+
+def note_variation(aligned: list[Aligned], notes: list[Note]) -> None:
+    """Say so where the kernel time of a side varies from step to step."""
+    for side, averages in (("A", [p.a for p in aligned]), ("B", [p.b for p in aligned])):
+        found = spread(averages)
+        if found.cv_percent is not None and found.cv_percent > 10.0:
+            notes.append(
+                Note(
+                    "step_variation",
+                    f"side {side}: kernel time varies by {found.cv_percent:.0f} % between its {found.n_steps} steps "
+                    f"(mean {found.mean_ns / 1e6:.3f} ms, median {found.median_ns / 1e6:.3f} ms)",
+                )
+            )
+
+
+def devices(side: Side) -> list[str]:
+    """Return the names of a side's devices, each once."""
+    return sorted({d.name for d in side.recording.manifest.devices if d.name})
+
+
+def same_devices(a: Side, b: Side) -> bool | None:
+    """Return whether both sides ran on devices of the same names, None where a side names none."""
+    names_a, names_b = devices(a), devices(b)
+    return names_a == names_b if names_a and names_b else None

@@ -1,0 +1,223 @@
+"""The document of a diff and the tables that go with it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from magneton.analysis.align.average import Average
+from magneton.analysis.align.steps import Choice
+from magneton.analysis.align.tree import Node
+from magneton.analysis.align.work import Side, Step
+from magneton.analysis.diff.checks import aligned_share, devices, obstacle, same_devices
+from magneton.analysis.diff.energy import SideEnergy
+from magneton.analysis.diff.findings import find
+from magneton.analysis.diff.ledger import ledgers
+from magneton.analysis.diff.missing import Missing
+from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, region_docs
+from magneton.analysis.diff.rollup import rollups
+from magneton.analysis.diff.settings import DiffSettings
+from magneton.analysis.diff.stratum import Aligned, kernel_ns, spread, totals
+from magneton.schemas.columns import Table
+from magneton.schemas.diff_tables import FINDINGS, MATCHES, REGIONS
+from magneton.schemas.diffdoc import Comparison, Coverage, DiffDocument, Note, Region, SideDoc, StratumDoc
+from magneton.schemas.ids import diff_id
+from magneton.schemas.parquet import file_schema
+
+
+@dataclass
+class DiffResult:
+    """The document and the tables that go with it."""
+
+    document: DiffDocument
+    tables: dict[str, tuple[Table, pa.Table]]
+
+
+@dataclass(frozen=True)
+class ComparedSide:
+    """One side of a finished comparison.
+
+    Attributes:
+        side: its recording and trees of work.
+        n_usable: number of its steps that could have been compared.
+        energy: energy of its kernels, None where no power was recorded.
+        missing: launches whose device records are missing.
+    """
+
+    side: Side
+    n_usable: int
+    energy: SideEnergy | None
+    missing: Missing | None
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A finished comparison: what the document is made of.
+
+    Attributes:
+        a: side A.
+        b: side B.
+        choice: steps that were compared.
+        units: samples or tokens of one step on each side (1 each for steps).
+        aligned: the strata, aligned.
+        method: ``values`` or ``structure``.
+        regions: what corresponds to what, with its work.
+        coverage: how much of each side is aligned.
+        notes: what must be said of the comparison.
+    """
+
+    a: ComparedSide
+    b: ComparedSide
+    choice: Choice
+    units: tuple[float, float]
+    aligned: list[Aligned]
+    method: str
+    regions: list[RawRegion]
+    coverage: Coverage
+    notes: list[Note]
+
+
+def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffResult:
+    """Return the document of a comparison and its tables.
+
+    Args:
+        compared: the comparison.
+        settings: what the user decided.
+        tool: name and version of the program, for the document.
+    """
+    a, b = compared.a, compared.b
+    run_a, run_b = (one.side.recording.manifest.run_id for one in (a, b))
+    choice, aligned = compared.choice, compared.aligned
+    docs, groups = region_docs(compared.regions)
+    same = same_devices(a.side, b.side)
+    document = DiffDocument(
+        diff_id=diff_id(run_a, run_b, json.dumps(asdict(settings), sort_keys=True)),
+        tool=tool,
+        settings=asdict(settings),
+        a=_side_doc(a, [p.a for p in aligned], [s for st in choice.strata for s in st.a], settings),
+        b=_side_doc(b, [p.b for p in aligned], [s for st in choice.strata for s in st.b], settings),
+        comparison=Comparison(
+            unit=choice.unit if settings.per == "step" else settings.per,
+            units_a=compared.units[0],
+            units_b=compared.units[1],
+            strata=[
+                StratumDoc(p.name, p.a.n_steps, p.b.n_steps, amount(kernel_ns(p.a.tree), kernel_ns(p.b.tree)))
+                for p in aligned
+            ],
+            same_devices=same,
+            method=compared.method,
+            notes=compared.notes,
+        ),
+        totals=totals(aligned),
+        coverage=compared.coverage,
+        rollups=rollups(compared.regions),
+        groups=groups,
+        findings=find(
+            groups,
+            threshold_percent=settings.threshold_percent,
+            min_share_percent=settings.min_share_percent,
+            same_run=run_a == run_b,
+            obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing)),
+        ),
+        regions=docs,
+    )
+    return DiffResult(document, _tables(document, compared.regions, run_a, run_b))
+
+
+def coverage_of(regions: list[RawRegion], kernel_a: float, kernel_b: float) -> Coverage:
+    """Return how much of each side's kernel time is aligned.
+
+    Args:
+        regions: all regions.
+        kernel_a: kernel time of side A, ns.
+        kernel_b: the same of side B.
+    """
+    aligned_a = aligned_b = 0.0
+    for region in regions:
+        if region.work_a and region.work_b and not region.coarse:
+            aligned_a += region.work_a.kernel_ns
+            aligned_b += region.work_b.kernel_ns
+    kinds = [region.kind for region in regions]
+    return Coverage(
+        a=aligned_a / kernel_a if kernel_a else None,
+        b=aligned_b / kernel_b if kernel_b else None,
+        max_share=MAX_ALIGNED_SHARE,
+        n_paired=kinds.count("paired"),
+        n_only_a=kinds.count("only_a"),
+        n_only_b=kinds.count("only_b"),
+        n_coarse=sum(region.coarse for region in regions),
+    )
+
+
+def _side_doc(compared: ComparedSide, averages: list[Average], used: list[Step], settings: DiffSettings) -> SideDoc:
+    side, energy = compared.side, compared.energy
+    manifest = side.recording.manifest
+    columns = ("code", "count", "message")
+    return SideDoc(
+        run_id=manifest.run_id,
+        label=manifest.label,
+        system=manifest.system.name,
+        versions=manifest.system.versions,
+        devices=devices(side),
+        rank=side.rank,
+        ranks=side.recording.ranks(),
+        on_device=side.on_device,
+        incomplete=manifest.incomplete,
+        n_steps_recorded=compared.n_usable,
+        steps_used=[step.name for step in used],
+        kernel_time=spread(averages),
+        inventory={key: float(value) for key, value in asdict(side.inventory).items()},
+        outside_steps_ns=side.outside_steps_ns,
+        overhead_ns=sum(average.overhead_ns for average in averages),
+        warnings=side.recording.table("warnings", columns).to_pylist(),
+        energy=energy.document if energy else None,
+        ledgers=ledgers(side.recording, side.rank, [s.row for s in used if s.row]) if settings.energy else [],
+    )
+
+
+def _tables(
+    document: DiffDocument, regions: list[RawRegion], run_a: str, run_b: str
+) -> dict[str, tuple[Table, pa.Table]]:
+    identity = document.diff_id
+    names = REGIONS.column_names()
+    region_rows = [
+        {"diff_id": identity, **{n: getattr(r, n) for n in names if n != "diff_id"}} for r in document.regions
+    ]
+    match_rows = []
+    for doc, raw in zip(document.regions, regions, strict=True):
+        match_rows += _match_rows(identity, doc, "a", run_a, raw.a) + _match_rows(identity, doc, "b", run_b, raw.b)
+    finding_rows = [
+        {
+            "diff_id": identity,
+            "finding_id": f.finding_id,
+            "group_id": f.group_id,
+            "verdict": f.verdict,
+            "costly_side": f.costly_side,
+            "delta_ns": f.delta_ns,
+            "reason": f.reason,
+        }
+        for f in document.findings
+    ]
+    rows = {"regions": region_rows, "matches": match_rows, "findings": finding_rows}
+    return {
+        table.name: (table, pa.Table.from_pylist(rows[table.name], schema=file_schema(table)))
+        for table in (REGIONS, MATCHES, FINDINGS)
+    }
+
+
+def _match_rows(identity: str, doc: Region, side: str, run: str, nodes: list[Node]) -> list[dict[str, Any]]:
+    return [
+        {
+            "diff_id": identity,
+            "region_id": doc.region_id,
+            "side": side,
+            "run_id": run,
+            "op_id": member if node.kind == "op" else None,
+            "launch_id": member if node.kind == "launch" else None,
+        }
+        for node in nodes
+        for member in node.members
+    ]

@@ -1,0 +1,128 @@
+"""The diff of two recordings, step by step: choose the steps, align them, sum up, and say what may be concluded."""
+
+from __future__ import annotations
+
+from magneton.analysis.align import lost, work
+from magneton.analysis.align.steps import choose_steps, usable_steps
+from magneton.analysis.align.tree import Interner
+from magneton.analysis.align.work import Side, load_side
+from magneton.analysis.diff import by_values, energy, ledger
+from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values, values_captures
+from magneton.analysis.diff.checks import (
+    check_devices,
+    check_work,
+    common_ranks,
+    note_coverage,
+    note_missing,
+    note_variation,
+    units_of,
+)
+from magneton.analysis.diff.document import Compared, ComparedSide, DiffResult, build_result, coverage_of
+from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
+from magneton.analysis.diff.missing import mark_missing
+from magneton.analysis.diff.regions import build
+from magneton.analysis.diff.settings import DiffSettings
+from magneton.analysis.diff.stratum import Aligned, align, kernel_ns
+from magneton.analysis.energy.measure.basis import need_same_basis
+from magneton.analysis.recording import Recording
+from magneton.analysis.values.match import match_values
+from magneton.schemas.diffdoc import Note
+
+
+def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffResult:
+    """Compare two normalised recordings.
+
+    Swapping the recordings swaps the sides of the result and changes nothing else.
+
+    Args:
+        a: recording of side A.
+        b: recording of side B.
+        settings: what the user decided.
+        tool: name and version of the program, for the document.
+
+    Raises:
+        NotComparableError: no common work, or a different batch without ``per="sample"``.
+        UsageError: the settings ask for a rank or for steps that a side does not have.
+    """
+    side_a, side_b, energy_a, energy_b = _sides(a, b, settings)
+    intern = Interner()
+    usable_a, usable_b = usable_steps(side_a, intern), usable_steps(side_b, intern)
+    choice = choose_steps(usable_a, usable_b, skip=settings.skip_steps, all_steps=settings.all_steps)
+    notes = [Note(code, message) for code, message in choice.notes]
+    scale = check_work(side_a, side_b, choice, settings, notes)
+    units = units_of(side_a, side_b, choice, scale, settings)
+    swapped = b.manifest.run_id < a.manifest.run_id
+    aligned = [align(stratum, units, scale, intern, swapped=swapped) for stratum in choice.strata]
+    method = _by_values(aligned, side_a, side_b, notes)
+    notes += energy_notes(energy_a, energy_b)
+    kernel_a = sum(kernel_ns(part.a.tree) for part in aligned)
+    kernel_b = sum(kernel_ns(part.b.tree) for part in aligned)
+    regions = [r for part in aligned for r in build(part.found, part.name, kernel_a, kernel_b)]
+    missing_a, missing_b = note_missing(choice, side_a, side_b, notes)
+    mark_missing(regions)
+    note_variation(aligned, notes)
+    coverage = coverage_of(regions, kernel_a, kernel_b)
+    note_coverage(coverage, notes)
+    compared = Compared(
+        a=ComparedSide(side_a, len(usable_a), energy_a, missing_a),
+        b=ComparedSide(side_b, len(usable_b), energy_b, missing_b),
+        choice=choice,
+        units=units,
+        aligned=aligned,
+        method=method,
+        regions=regions,
+        coverage=coverage,
+        notes=notes,
+    )
+    return build_result(compared, settings, tool)
+
+
+def _sides(
+    a: Recording, b: Recording, settings: DiffSettings
+) -> tuple[Side, Side, SideEnergy | None, SideEnergy | None]:
+    """Return the trees of work and the energy of the rank of each side that is compared."""
+    _expect(a, b, settings)
+    rank_a, rank_b = common_ranks(a, b, settings.rank)
+    wanted, least = settings.energy, settings.min_power_coverage
+    energy_a, energy_b = (
+        side_energy(recording, rank, least, idle) if wanted else None
+        for recording, rank, idle in ((a, rank_a, settings.idle_power_a), (b, rank_b, settings.idle_power_b))
+    )
+    if energy_a is not None and energy_b is not None:
+        need_same_basis(energy_a.document, energy_b.document)
+    side_a = load_side(a, rank_a, energy_a.by_kernel if energy_a else None)
+    side_b = load_side(b, rank_b, energy_b.by_kernel if energy_b else None)
+    check_devices(side_a, side_b)
+    return side_a, side_b, energy_a, energy_b
+
+
+def _expect(a: Recording, b: Recording, settings: DiffSettings) -> None:
+    """Tell the recordings what all parts of the diff will ask of them, so that each table is read once."""
+    needs = [work.NEEDS, lost.NEEDS]
+    if settings.energy:
+        needs += [energy.NEEDS, ledger.NEEDS]
+    if all(any(row["kind"] == "values" for row in side.table("captures").to_pylist()) for side in (a, b)):
+        needs.append(by_values.NEEDS)
+    for side in (a, b):
+        side.expect(*needs)
+
+
+def _by_values(aligned: list[Aligned], a: Side, b: Side, notes: list[Note]) -> str:
+    """Replace what structure says by what values say, where both sides recorded them; return the method used."""
+    # A capture on one side only is not read.
+    known = all(values_captures(side.recording, side.rank) for side in (a, b))
+    values_a, values_b = (load_values(side.recording, side.rank) if known else None for side in (a, b))
+    if values_a is None or values_b is None:
+        return "structure"
+    match = match_values(values_a.graph, values_b.graph)
+    if not match.second_input:
+        notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
+    for part in aligned:
+        trees, steps = (part.a.tree, part.b.tree), (part.a.step_id, part.b.step_id)
+        result = correspond((values_a, values_b), match, trees, steps, part.found)
+        part.found = result.found
+        for side, share in (("A", result.joined_a), ("B", result.joined_b)):
+            if share < MIN_JOINED:
+                text = f"side {side}: only {100 * share:.0f} % of device time is joined to the values capture"
+                notes.append(Note("values_not_joined", text))
+    return "values"
