@@ -190,7 +190,7 @@ def test_regions_are_looked_up_in_the_tables(run):
         (["--regions", ","], "no region is named"),
         (["--regions", "aten::addmm", "--sensor", "nvmll"], "nvmll"),
         (["--regions", "aten::addmm", "--sensor", "file:x.csv"], "a meter cannot be read here"),
-        (["--regions", "aten::addmm", "--times", "1"], "--times"),
+        (["--regions", "aten::addmm", "--times", "1"], "times is 1 (give a whole number, at least 2)"),
         (["--regions", "aten::addmm", "--out", "taken"], "already exists"),
         (["--regions", "aten::addmm", "--times", "3", "--alone"], "not repeated in place"),
         (["--regions", "onnx:MatMul"], "operations of onnx are not repeated in place (add --alone)"),

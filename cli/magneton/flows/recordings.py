@@ -70,7 +70,7 @@ def facts(document: dict[str, Any]) -> list[Block]:
     if files:
         found.append(Block("", ["file", "role", "bytes"], files, right={"bytes"}))
     if document["tables"] is None:
-        return [*found, Block("", [], [], remark="No tables yet: they are made when they are first needed.")]
+        return [*found, Block("", [], [], remark="It holds no tables yet.")]
     names = ["capture", "rank", "kind", "source_format", "n_raw", "n_kept", "n_merged", "n_ignored", "n_quarantined"]
     captures = [[c[n] for n in names] for c in document["captures"]]
     found.append(Block("", names, captures, right={n for n in names if n.startswith("n_")} | {"rank"}))

@@ -24,10 +24,20 @@ def info(
     from magneton.cli.console import note, working
     from magneton.flows.prepared import with_tables
     from magneton.flows.recordings import describe, facts
+    from magneton.schemas.errors import MagnetonError
+    from magneton.schemas.manifest import MANIFEST_NAME
 
     said: list[str] = []
     with working("reading"):
-        document = describe(with_tables(run, said.append))
+        try:
+            place = with_tables(run, said.append)
+        except MagnetonError as error:
+            # A manifest says much of a recording whose files are gone or cannot be read.
+            if not (run / MANIFEST_NAME).is_file():
+                raise
+            said.append(f"no tables could be made: {error}")
+            place = run
+        document = describe(place)
     for line in said:
         note(line)
     if as_json:
