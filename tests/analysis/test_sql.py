@@ -45,7 +45,7 @@ def ask(opened: Recordings, sql: str, **values: str) -> list[dict[str, Any]]:
     ("sql", "expected"),
     [
         (
-            "SELECT name, calls, host_ns, self_ns, kernels, kernel_ns, transfer_ns FROM op_time ORDER BY name NULLS LAST",
+            "SELECT name, calls, host_ns, self_ns, kernels, time_ns, transfer_ns FROM op_time ORDER BY name NULLS LAST",
             [
                 ("aten::addmm", 2, 600, 600, 2, 1200, None),
                 ("aten::linear", 2, 800, 200, 0, None, None),
@@ -54,12 +54,12 @@ def ask(opened: Recordings, sql: str, **values: str) -> list[dict[str, Any]]:
             ],
         ),
         (
-            "SELECT name, kernels, kernel_ns FROM op_total_time ORDER BY name",
+            "SELECT name, total_kernels, total_time_ns FROM op_total_time ORDER BY name",
             [("aten::addmm", 2, 1200), ("aten::linear", 2, 1200), ("aten::relu", 2, 200)],
         ),
-        ("SELECT round(sum(kernel_share), 9), round(sum(self_share), 9) FROM op_time", [(1.0, 1.0)]),
+        ("SELECT round(sum(time_share), 9), round(sum(self_share), 9) FROM op_time", [(1.0, 1.0)]),
         (
-            "SELECT name, category, calls, total_ns, mean_ns, min_ns, max_ns, bytes FROM kernel_time ORDER BY name",
+            "SELECT name, category, calls, time_ns, mean_ns, min_ns, max_ns, bytes FROM kernel_time ORDER BY name",
             [
                 ("Memcpy HtoD (Pageable -> Device)", "gpu_memcpy", 1, 50, 50.0, 50, 50, 64),
                 ("gemm_128x64", "kernel", 2, 1200, 600.0, 600, 600, None),
@@ -67,16 +67,16 @@ def ask(opened: Recordings, sql: str, **values: str) -> list[dict[str, Any]]:
             ],
         ),
         (
-            "SELECT path, calls, self_ns, kernels, kernel_ns, total_self_ns, total_kernels, total_kernel_ns FROM module_time "
+            "SELECT path, calls, self_ns, kernels, time_ns, total_self_ns, total_kernels, total_time_ns FROM module_time "
             "ORDER BY path",
             [("Model_0", 2, 200, 2, 200, 1000, 4, 1400), ("Model_0/Linear_0", 2, 800, 2, 1200, 800, 2, 1200)],
         ),
         (
-            'SELECT "index", dur_ns, ops, self_ns, kernels, kernel_ns, transfer_ns, busy_ns FROM step_time ORDER BY ts_ns',
+            'SELECT "index", dur_ns, ops, self_ns, kernels, time_ns, transfer_ns, busy_ns FROM step_time ORDER BY ts_ns',
             [(0, 1000, 3, 500, 2, 700, None, 700), (1, 1000, 3, 500, 2, 700, 50, 700)],
         ),
         (
-            "SELECT device, ts_ns, span_ns, busy_ns, idle_ns, busy_share, kernels, kernel_ns, transfer_ns FROM device_time",
+            "SELECT device, ts_ns, span_ns, busy_ns, idle_ns, busy_share, kernels, time_ns, transfer_ns FROM device_time",
             [(0, 200, 2800, 1400, 1400, 0.5, 4, 1400, 50)],
         ),
         (
@@ -92,7 +92,7 @@ def ask(opened: Recordings, sql: str, **values: str) -> list[dict[str, Any]]:
             [("cudaLaunchKernel", 4, 60, 15.0, 4, 240.0)],
         ),
         (
-            "SELECT name, calls, total_ns, bytes, bytes_per_second FROM transfer_time",
+            "SELECT name, calls, transfer_ns, bytes, bytes_per_second FROM transfer_time",
             [("Memcpy HtoD (Pageable -> Device)", 1, 50, 64, 64 / 50e-9)],
         ),
         (
@@ -151,7 +151,7 @@ def test_sums_never_mix_ranks_or_captures(tmp_path: Path) -> None:
     for row in tables["kernels"]:
         row.pop("parent_id", None)
     with Recordings([write_recording(tmp_path / "ranks", tables)]) as opened:
-        for view, column in (("op_time", "kernel_share"), ("kernel_time", "share")):
+        for view, column in (("op_time", "time_share"), ("kernel_time", "time_share")):
             sums = ask(
                 opened,
                 f"SELECT rank, round(sum({column}), 9) AS s FROM {view} "
@@ -169,8 +169,8 @@ def test_overlapping_kernels_are_busy_once(tmp_path: Path) -> None:
         for i, (t, d) in enumerate(spans)
     ]
     with Recordings([write_recording(tmp_path / "run", {"kernels": kernels})]) as opened:
-        assert ask(opened, "SELECT busy_ns, span_ns, kernel_ns FROM device_time") == [
-            {"busy_ns": 140, "span_ns": 210, "kernel_ns": 160}
+        assert ask(opened, "SELECT busy_ns, span_ns, time_ns FROM device_time") == [
+            {"busy_ns": 140, "span_ns": 210, "time_ns": 160}
         ]
         assert ask(opened, "SELECT ts_ns, dur_ns FROM device_gaps") == [{"ts_ns": 130, "dur_ns": 70}]
 
@@ -183,10 +183,43 @@ def test_recursion_counts_a_kernel_once_per_name(tmp_path: Path) -> None:
     ]
     kernel = {"kernel_id": 0, "name": "k", "category": "kernel", "ts_ns": 3, "dur_ns": 7, "op_id": 2}
     with Recordings([write_recording(tmp_path / "run", {"ops": ops, "kernels": [kernel]})]) as opened:
-        assert ask(opened, "SELECT name, kernels, kernel_ns FROM op_total_time ORDER BY name") == [
-            {"name": "copy_", "kernels": 1, "kernel_ns": 7},
-            {"name": "to", "kernels": 1, "kernel_ns": 7},
+        assert ask(opened, "SELECT name, total_kernels, total_time_ns FROM op_total_time ORDER BY name") == [
+            {"name": "copy_", "total_kernels": 1, "total_time_ns": 7},
+            {"name": "to", "total_kernels": 1, "total_time_ns": 7},
         ]
+
+
+def test_on_a_cpu_the_time_of_the_work_is_that_of_operators(tmp_path: Path) -> None:
+    """The same recording without its device: ``linear`` calls ``addmm``; 2 steps of 800 - 600 + 600 + 200 = 1000 ns in all."""
+    tables = {name: rows for name, rows in small_tables().items() if name != "kernels"}
+    with Recordings([write_recording(tmp_path / "cpu", tables)]) as opened:
+        for sql, expected in (
+            (
+                "SELECT name, kernels, time_ns, transfer_ns, round(time_share, 3) FROM op_time ORDER BY name",
+                [
+                    ("aten::addmm", 0, 600, None, 0.6),
+                    ("aten::linear", 0, 200, None, 0.2),
+                    ("aten::relu", 0, 200, None, 0.2),
+                ],
+            ),
+            (
+                "SELECT name, total_kernels, total_time_ns, total_transfer_ns FROM op_total_time ORDER BY name",
+                [("aten::addmm", 0, 600, None), ("aten::linear", 0, 800, None), ("aten::relu", 0, 200, None)],
+            ),
+            (
+                "SELECT path, time_ns, total_time_ns, total_time_share FROM module_time ORDER BY path",
+                [("Model_0", 200, 1000, 1.0), ("Model_0/Linear_0", 800, 800, 0.8)],
+            ),
+            ("SELECT kernels, time_ns, busy_ns FROM step_time ORDER BY ts_ns", [(0, 500, None), (0, 500, None)]),
+        ):
+            assert [tuple(row.values()) for row in ask(opened, sql)] == expected
+
+
+def test_one_quantity_has_one_name_in_all_views() -> None:
+    names = {column.name for view in VIEWS.values() for column in view.table.columns}
+    assert not {
+        name for name in names if "kernel_ns" in name or name in ("total_ns", "total_share", "share", "kernel_share")
+    }
 
 
 # --- several recordings ---
@@ -201,9 +234,9 @@ def test_recordings_are_told_apart_whatever_their_labels(tmp_path: Path) -> None
     ]
     with Recordings(runs) as opened:
         assert [r["run"] for r in ask(opened, "SELECT run FROM runs")] == ["x", "x (3)", "x (2)", "four"]
-        assert ask(opened, "SELECT run, kernel_ns FROM op_time WHERE name = 'aten::addmm' ORDER BY run") == [
-            {"run": "x", "kernel_ns": 1200},
-            {"run": "x (3)", "kernel_ns": 1400},
+        assert ask(opened, "SELECT run, time_ns FROM op_time WHERE name = 'aten::addmm' ORDER BY run") == [
+            {"run": "x", "time_ns": 1200},
+            {"run": "x (3)", "time_ns": 1400},
         ]
 
 

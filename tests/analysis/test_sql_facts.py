@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magneton.analysis.query import Recordings
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 
 # file below traces/: kernels, device activities, ms of kernels, of kernels with an operator, of any activity (each instant once)
 FACTS = {
@@ -37,18 +37,18 @@ def test_device_time_by_device_operator_and_kernel_agree_with_the_facts(opened: 
     for run, (kernels, activities, kernel_ms, linked_ms, busy_ms) in zip(opened.runs, FACTS.values(), strict=True):
         values = {"run": run.run}
         (device,) = opened.query("SELECT * FROM device_time WHERE run = $run", values).read_all().to_pylist()
-        assert (device["kernels"], ms(device["kernel_ns"]), ms(device["busy_ns"])) == (kernels, kernel_ms, busy_ms)
-        sql = "SELECT sum(kernel_ns)::BIGINT AS a, sum(kernel_ns) FILTER (name IS NOT NULL)::BIGINT AS l FROM op_time WHERE run = $run"
+        assert (device["kernels"], ms(device["time_ns"]), ms(device["busy_ns"])) == (kernels, kernel_ms, busy_ms)
+        sql = "SELECT sum(time_ns)::BIGINT AS a, sum(time_ns) FILTER (name IS NOT NULL)::BIGINT AS l FROM op_time WHERE run = $run"
         (sums,) = opened.query(sql, values).read_all().to_pylist()
         assert (ms(sums["a"]), ms(sums["l"])) == (kernel_ms, linked_ms)
-        sql = "SELECT sum(calls)::BIGINT AS n, sum(total_ns) FILTER (category = 'kernel')::BIGINT AS t FROM kernel_time WHERE run = $run"
+        sql = "SELECT sum(calls)::BIGINT AS n, sum(time_ns) FILTER (category = 'kernel')::BIGINT AS t FROM kernel_time WHERE run = $run"
         (by_name,) = opened.query(sql, values).read_all().to_pylist()
         assert (by_name["n"], ms(by_name["t"])) == (activities, kernel_ms)
 
 
 def test_module_time_agrees_with_the_facts(opened: Recordings) -> None:
     sql = (
-        "SELECT run, class_name, count(*) AS n, sum(kernel_ns)::BIGINT AS own FROM module_time "
+        "SELECT run, class_name, count(*) AS n, sum(time_ns)::BIGINT AS own FROM module_time "
         "WHERE class_name IN ('Qwen2Attention', 'Qwen2RMSNorm') GROUP BY ALL ORDER BY ALL"
     )
     found = [(r["class_name"], r["n"], ms(r["own"])) for r in opened.query(sql).read_all().to_pylist()]

@@ -78,7 +78,7 @@ def test_clocks_that_cannot_meet_are_refused_and_leave_nothing(run, tmp_path):
         (["--power", CLOCKS / "power_boottime.csv"], "ClockAlignmentError|no anchor"),
         (["--power", CLOCKS / "power_boottime.csv", "--clock", "realtime"], "boottime"),
         (["--power", case("52-nvidia-smi-csv") / "smi.csv"], "--tz"),
-        (["--power", CLOCKS / "power_realtime.csv", "--offset", "soon"], "no offset"),
+        (["--power", CLOCKS / "power_realtime.csv", "--offset", "soon"], "not an offset"),
         (["--power", CLOCKS / "power_realtime.csv", "--anchors", CLOCKS / "trace.json"], "anchors"),
         (["--power", CLOCKS / "trace.json"], "not a power log"),
         (["--bench", CLOCKS / "trace.json"], "not a benchmark result"),

@@ -15,13 +15,14 @@ from tests.support.power_cases import S, accept_powered, over, run_json
 
 from magneton.analysis.energy.attribute import attribute, idle_power
 from magneton.analysis.energy.measure.apportion import EnergyAttribution
-from magneton.analysis.energy.measure.basis import DYNAMIC, GROSS, dynamic
+from magneton.analysis.energy.measure.basis import dynamic
 from magneton.analysis.energy.measure.power import PowerCurve, power_curve
 from magneton.analysis.energy.measure.result import Window, need_coverage
 from magneton.analysis.energy.measure.serving import Request, ServingEnergy, Span, serving_energy, span_energies
 from magneton.analysis.energy.measure.totals import series_of
-from magneton.flows.diff import DiffSettings, compare
+from magneton.flows.pairs import DiffSettings, compare
 from magneton.schemas.errors import NotComparableError
+from magneton.schemas.kinds import EnergyBasis
 
 GPU = {0: "GPU-aaaa"}
 
@@ -204,7 +205,7 @@ def _baseline(context: Context, value: Any, key: str) -> None:
 def _basis(context: Context, value: bool) -> None:
     run, watts = _rest(context, "power.csv")
     gross = over(run, *span_of(run))["GPU-aaaa"]
-    assert ((gross.basis, dynamic(gross, watts).basis) == (GROSS, DYNAMIC)) is value
+    assert ((gross.basis, dynamic(gross, watts).basis) == (EnergyBasis.GROSS, EnergyBasis.DYNAMIC)) is value
 
 
 def _negative_is_flagged(context: Context, value: Any) -> None:
@@ -224,7 +225,7 @@ def _one_basis(context: Context, value: str) -> None:
     document = compare(run.path, run.path, out, DiffSettings(idle_power_a=watts, idle_power_b=watts)).document
     energy = document.a.energy
     assert energy is not None
-    assert energy.basis == DYNAMIC
+    assert energy.basis == EnergyBasis.DYNAMIC
     close((energy.attributed_j or 0.0) + (energy.unattributed_j or 0.0), 800.0)
     close(energy.total_j, (energy.attributed_j or 0.0) + (energy.idle_j or 0.0) + (energy.unattributed_j or 0.0))
 

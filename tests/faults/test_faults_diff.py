@@ -27,9 +27,9 @@ from tests.support.fault_cases import (
 from tests.support.kineto import Trace
 from tests.support.normalized import Normalizer
 
-from magneton.flows.diff import DiffSettings, Published, compare
 from magneton.flows.extras import ExtraFiles
-from magneton.flows.normalize import normalize
+from magneton.flows.pairs import DiffSettings, Published, compare
+from magneton.flows.traces import normalize
 from magneton.schemas.diffdoc import Amount, DiffDocument
 from magneton.schemas.errors import EXIT_BAD_INPUT, NotComparableError
 
@@ -121,7 +121,7 @@ SKIP, ALL = DiffSettings(skip_steps=1), DiffSettings(all_steps=True)
 def _no_claim(context: Context, value: Any) -> None:
     """At 200 W, 200 us are 0.04 J and 100 us are 0.02 J."""
     document = diffed(context, ALL)
-    assert (document.a.kernel_time.mean_ns, document.a.kernel_time.median_ns) == (200_000.0, 100_000.0)
+    assert (document.a.step_time.mean_ns, document.a.step_time.median_ns) == (200_000.0, 100_000.0)
     assert notes(document)["step_variation"].startswith("side A")
     assert {f.verdict for f in document.findings} <= {"inconclusive"}
 
@@ -138,7 +138,7 @@ STEPS = Case(
     "62-diff-different-iterations",
     {
         "verdict_when_first_step_of_A_skipped.delta_percent": lambda c, v: equal(
-            [diffed(c, s).totals["kernel_ns"].delta_percent for s in (None, SKIP)], [v, v]
+            [diffed(c, s).totals["time_ns"].delta_percent for s in (None, SKIP)], [v, v]
         ),
         "verdict_when_first_step_of_A_skipped.findings": lambda c, v: equal(
             [len(diffed(c, s).findings) for s in (None, SKIP)], [v, v]
@@ -175,7 +175,7 @@ BATCH = Case(
             (diffed(c, SAMPLE).comparison.units_a, diffed(c, SAMPLE).comparison.units_b), (8.0, 16.0)
         ),
         "with_per_sample_normalisation.delta_percent": lambda c, v: close(
-            diffed(c, SAMPLE).totals["kernel_ns"].delta_percent, v
+            diffed(c, SAMPLE).totals["time_ns"].delta_percent, v
         ),
         "with_per_sample_normalisation.mj_per_sample.A": lambda c, v: close(
             1e3 * (powered(c, SAMPLE).totals["energy_j"].a or 0.0), v
@@ -203,9 +203,9 @@ FUSION = Case(
         "energy_j.B": lambda c, v: close(powered(c).regions[0].energy_j_b, v),
         "verdict": _joined,
         "region": lambda c, v: equal([f"nn.Module: {r.module_a}" for r in diffed(c).regions], [v]),
-        "ns.A": lambda c, v: equal([r.kernel_ns_a for r in diffed(c).regions], [v]),
-        "ns.B": lambda c, v: equal([r.kernel_ns_b for r in diffed(c).regions], [v]),
-        "delta_percent": lambda c, v: close([g.kernel_ns.delta_percent for g in diffed(c).groups], [v]),
+        "ns.A": lambda c, v: equal([r.time_ns_a for r in diffed(c).regions], [v]),
+        "ns.B": lambda c, v: equal([r.time_ns_b for r in diffed(c).regions], [v]),
+        "delta_percent": lambda c, v: close([g.time_ns.delta_percent for g in diffed(c).groups], [v]),
         "kernels.A": lambda c, v: equal([r.n_kernels_a for r in diffed(c).regions], [v]),
         "kernels.B": lambda c, v: equal([r.n_kernels_b for r in diffed(c).regions], [v]),
         "forbidden.0": _joined,
@@ -221,8 +221,8 @@ def _both_ways(context: Context) -> list[DiffDocument]:
 
 
 def _deltas(document: DiffDocument) -> set[float | None]:
-    amounts = [*document.totals.values(), *(g.kernel_ns for g in document.groups)]
-    amounts += [row.kernel_ns for rows in document.rollups.values() for row in rows]
+    amounts = [*document.totals.values(), *(g.time_ns for g in document.groups)]
+    amounts += [row.time_ns for rows in document.rollups.values() for row in rows]
     return {a.delta for a in amounts if a.a is not None} | {r.delta_ns for r in document.regions}
 
 
@@ -231,7 +231,7 @@ def _symmetric(context: Context, value: bool) -> None:
     one, other = _both_ways(context)
 
     def regions(document: DiffDocument, letters: str) -> list[tuple[Any, ...]]:
-        columns = ("module", "ops", "n_ops", "n_kernels", "kernel_ns", "share_ns", "kernel_class")
+        columns = ("module", "ops", "n_ops", "n_kernels", "time_ns", "share_ns", "kernel_class")
         return sorted(tuple(getattr(r, f"{c}_{s}") for s in letters for c in columns) for r in document.regions)
 
     def totals(document: DiffDocument, letters: str) -> dict[str, list[float | None]]:
@@ -287,9 +287,9 @@ def _no_savings(context: Context, value: Any) -> None:
         assert {f.verdict for f in document.findings} == {"not comparable"}
         marked = {r.ops_a for r in document.regions if r.missing_records == letter.lower()}
         assert marked == {"op0", "op1"}
-        unknown = [getattr(r, f"kernel_ns_{letter.lower()}") for r in document.regions if r.missing_records]
+        unknown = [getattr(r, f"time_ns_{letter.lower()}") for r in document.regions if r.missing_records]
         assert unknown == [None, None]
-        rows = {r.name_a: side(r.kernel_ns, letter) for r in document.rollups["op"]}
+        rows = {r.name_a: side(r.time_ns, letter) for r in document.rollups["op"]}
         assert rows == {"op0": None, "op1": None, "op2": 20_000.0, "op3": 20_000.0, "op4": 20_000.0}
 
 
@@ -363,7 +363,7 @@ def test_lost_records_never_make_a_side_look_cheap(
             assert finding.costly_side == letter or letter not in (group.missing_records or "")
             assert slower or finding.costly_side == letter
     for region in document.regions:
-        time = getattr(region, f"kernel_ns_{letter}")
+        time = getattr(region, f"time_ns_{letter}")
         assert time is None or time > 0 or not region.missing_records
 
 
@@ -373,7 +373,7 @@ def test_records_lost_in_a_step_that_is_not_compared_do_not_matter(tmp_path: Pat
     assert "gpu_records_missing" in notes(document)
     document = compare(partial, tmp_path / "c.json", tmp_path / "out", SKIP).document
     assert "gpu_records_missing" not in notes(document)
-    assert document.totals["kernel_ns"].delta == 0.0
+    assert document.totals["time_ns"].delta == 0.0
 
 
 def test_host_time_is_no_stand_in_for_kernels_that_were_lost(tmp_path: Path) -> None:

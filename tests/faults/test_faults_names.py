@@ -17,7 +17,7 @@ from tests.support.normalized import Normalizer
 
 from magneton.analysis.query import Recordings
 from magneton.cli.app import main
-from magneton.flows.diff import compare
+from magneton.flows.pairs import compare
 from magneton.schemas import errors, versions
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.run_tables import RUN_TABLES
@@ -210,7 +210,7 @@ def _addresses_do_not_matter(context: Context, value: Any) -> None:
     document = compare(*sides, context.tmp_path / "out").document
     assert (document.coverage.n_only_a, document.coverage.n_only_b, document.findings) == (0, 0, [])
     assert {r.delta_ns for r in document.regions} == {0.0}
-    assert all(row.kernel_ns.delta == 0 for rows in document.rollups.values() for row in rows)
+    assert all(row.time_ns.delta == 0 for rows in document.rollups.values() for row in rows)
 
 
 PATHS = Case(

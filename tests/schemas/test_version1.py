@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from magneton.analysis.query import Recordings
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.diffdoc import read_diff
 from magneton.schemas.errors import InputFormatError, SchemaVersionError
@@ -113,10 +113,33 @@ def test_a_diff_opens() -> None:
     stored = json.loads((VERSION_1 / "diff" / "diff.json").read_text())
     assert stored["schema_version"] == 1
     assert (document.schema_version, document.diff_id) == (SCHEMA_VERSION, stored["diff_id"])
+    assert document.totals["time_ns"].a == stored["totals"]["kernel_ns"]["a"]
+    assert document.a.step_time.mean_ns == stored["a"]["kernel_time"]["mean_ns"]
+    assert document.a.inventory["linked_time_ns"] == stored["a"]["inventory"]["linked_kernel_ns"]
+    assert document.comparison.strata[0].time_ns.b == stored["comparison"]["strata"][0]["kernel_ns"]["b"]
+    assert [r.time_ns.a for r in document.rollups["op"]] == [r["kernel_ns"]["a"] for r in stored["rollups"]["op"]]
+    assert [g.time_ns.delta for g in document.groups] == [g["kernel_ns"]["delta"] for g in stored["groups"]]
+    assert [r.time_ns_a for r in document.regions] == [r["kernel_ns_a"] for r in stored["regions"]]
+    assert [set(g.evidence) for g in document.groups] == [set(g["evidence"]) for g in stored["groups"]]
+    rows = read_table(VERSION_1 / "diff" / "regions.parquet", "regions").to_pylist()
+    assert [r["time_ns_b"] for r in rows] == [r["kernel_ns_b"] for r in stored["regions"]]
+    assert [r["evidence"] for r in rows] == [r.evidence for r in document.regions]
+    with Recordings([VERSION_1 / "diff"]) as opened:
+        assert opened.query("SELECT time_ns_a FROM regions WHERE region_id = 0").read_all().num_rows == 1
     tables = [path.stem for path in (VERSION_1 / "diff").glob("*.parquet")]
     assert tables and set(tables) <= set(DIFF_TABLES)
     for name in tables:
         assert read_table(VERSION_1 / "diff" / f"{name}.parquet", name).num_rows >= 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"a": 5}, {"groups": [5]}, {"rollups": []}, {"regions": [{"evidence": 5}]}, {"comparison": {}}]
+)
+def test_a_damaged_diff_of_version_1_is_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    document = json.loads((VERSION_1 / "diff" / "diff.json").read_text()) | wrong
+    (tmp_path / "diff.json").write_text(json.dumps(document))
+    with pytest.raises(SchemaVersionError, match="is not a diff"):
+        read_diff(tmp_path)
 
 
 @pytest.mark.parametrize("directory", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)

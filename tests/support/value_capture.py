@@ -1,4 +1,4 @@
-"""Reading a values capture in tests: operators with what they read and define, by name."""
+"""Reading a capture of values in tests: operators with what they read and define, by name."""
 
 from __future__ import annotations
 

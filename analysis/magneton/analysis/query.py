@@ -1,9 +1,8 @@
-"""SQL over any number of recordings and diffs: every table with a column that names where it is from, and nothing else.
+"""SQL over any number of recordings and diffs. Every table has a column that names the recording or diff of each row.
 
-The tables reach the engine as Arrow datasets of explicitly named files. No path is written into SQL and none is taken for a
-pattern, and the engine itself never needs to open a file, so that all its access to the outside can be switched off
-before the user's query is looked at. A query is then admitted only if it is one SELECT that calls no table function
-beyond a short list; its values are bound.
+The tables reach the engine as Arrow datasets of listed files. No path is part of a SQL text or a glob pattern. The engine itself
+opens no file. So all its access to the outside is switched off before the user's query is parsed. A query is admitted only if
+it is one SELECT and calls no table function outside a short list. Its values are bound.
 """
 
 from __future__ import annotations
@@ -57,9 +56,10 @@ class OpenRun:
 
 
 class _Engine:
-    """Runs the engine's work in a thread of its own, so that this one can be interrupted and then stops the engine.
+    """Runs the engine in a thread of its own, so that Ctrl-C can stop a query.
 
-    A signal waits for the main thread to come back from C, which takes as long as the query does.
+    Python handles a signal only when the main thread returns from C code. Without the second thread that would be when the
+    query has ended.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
@@ -128,10 +128,10 @@ class Recordings:
 
     Args:
         directories: recordings (directories with a manifest and tables) and diffs (with ``diff.json``), at least one.
-        memory_limit: what the engine may use before it spills to disk, e.g. ``2GB`` (default: 80 % of the memory).
+        memory_limit: memory that the engine may use before it writes to disk, e.g. ``2GB`` (default: 80 % of the memory).
 
     Raises:
-        UsageError: no directory given, or a memory limit that is none.
+        UsageError: no directory given, or a memory limit that is not a size.
         InputNotFoundError: no recording there.
         SchemaVersionError: a table of a version this release does not read, or with columns that do not fit it.
         InputFormatError: a table that is not Parquet, or cut off.
@@ -189,7 +189,7 @@ class Recordings:
 
         Args:
             sql: the query; ``$name`` stands for a value.
-            values: values by name. Each is bound as text and compared as the type of what it meets.
+            values: values by name. Each is bound as text and takes the type of the column it is compared with.
 
         Returns:
             The result, computed while it is read. It must be read or dropped before the next query.
@@ -278,7 +278,7 @@ def unique_names(names: Sequence[str], pattern: str, *, first: int) -> list[str]
 
 
 def _refuse_unwritable(directories: Sequence[Path]) -> None:
-    """Refuse names that are no text: neither the table ``runs`` nor Arrow can hold them."""
+    """Refuse names that are not valid text, since Arrow cannot hold them."""
     for directory in directories:
         try:
             str(directory).encode()

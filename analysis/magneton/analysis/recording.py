@@ -47,7 +47,11 @@ class Recording:
             raise InputNotFoundError(
                 "holds no tables", path=directory, remedy="run `magneton normalize` on it, or give its raw traces"
             )
-        return cls(directory, manifest)
+        recording = cls(directory, manifest)
+        # Tables may have been made later than the manifest, from files that turned out to be cut off.
+        cut_off = pc.any(recording.table("captures")["incomplete"]).as_py()
+        manifest.incomplete = manifest.incomplete or bool(cut_off)
+        return recording
 
     def expect(self, *needs: Needs) -> None:
         """Say which columns of which tables will be asked for.
@@ -79,7 +83,7 @@ class Recording:
         return read_table(path, name, columns=wanted) if path.is_file() else RUN_TABLES[name].empty().select(wanted)
 
     def of_rank(self, name: str, rank: int, columns: tuple[str, ...] | None = None) -> pa.Table:
-        """Return the rows of a table that are of a rank; those without one are of rank 0. ``columns`` must hold ``rank``."""
+        """Return the rows of a table that belong to a rank. Rows without a rank belong to rank 0. ``columns`` must hold ``rank``."""
         table = self.table(name, columns)
         mine = pc.equal(pc.fill_null(table["rank"], 0), rank)
         # Most recordings have one rank: then there is nothing to copy.

@@ -1,4 +1,4 @@
-"""The command line: one application; every error becomes one line on stderr and an exit code here and nowhere else."""
+"""The command line. This module alone turns an error into one line on stderr and an exit code."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ from magneton.schemas.errors import (
 
 
 class _PipeClosedError(Exception):
-    """Whoever read our output went away. Raised past typer, which would turn the broken pipe into exit code 1."""
+    """The reader of the output has closed the pipe. A class of its own, because typer would turn a broken pipe into exit code 1."""
 
 
 class _Group(TyperGroup):
-    """Commands that keep broken pipes recognisable."""
+    """Commands whose broken pipes are reported as ``_PipeClosedError``."""
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command."""
@@ -71,10 +71,10 @@ def magneton(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and leave.")
     ] = False,
 ) -> None:
-    """Line up two recordings of machine-learning systems and see where one of them spends more.
+    """Compare two recordings of machine-learning systems and show where one of them spends more.
 
-    Data goes to stdout, everything else to stderr. Exit codes: 0 fine, 1 findings at or above a gate, 2 bad input or usage,
-    3 inconclusive where a gate was asked for, 70 internal error, 130 interrupted.
+    Data goes to stdout, everything else to stderr. Exit codes: 0 success, 2 bad input or usage, 70 internal error,
+    130 interrupted, 141 the reader of the output closed the pipe.
     """
     if context.invoked_subcommand is None:
         sys.stderr.write(context.get_help() + "\n")
@@ -96,7 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(arguments)
         sys.stdout.flush()
     except (BrokenPipeError, _PipeClosedError):
-        # What is still buffered has nowhere to go; without this the interpreter complains about it at exit.
+        # The buffered rest of the output cannot be written. Without this, the interpreter would print an error about it at exit.
         with contextlib.suppress(OSError, ValueError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED

@@ -19,16 +19,16 @@ LOG = logging.getLogger("magneton")
 
 
 class _OneLine(logging.Formatter):
-    """Escapes control characters, so that a name from a trace cannot drive the terminal."""
+    """Escapes control characters, so that a name from a trace cannot control the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record on one line; a traceback, which is ours, follows as it is."""
+        """Return the record on one line. A traceback follows unchanged, since it holds no names from traces."""
         line = printable(f"magneton: {record.levelname.lower()}: {record.getMessage()}")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
 def set_verbosity(count: int) -> int:
-    """Send log records to stderr: warnings, with one ``-v`` what is done, with two every detail."""
+    """Send log records to stderr: warnings; with one ``-v`` also what is being done; with two also every detail."""
     level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(count, 2)]
     LOG.handlers[:] = [logging.StreamHandler(sys.stderr)]
     LOG.handlers[0].setFormatter(_OneLine())
@@ -61,12 +61,12 @@ Verbose = Annotated[
 
 
 def wants_traceback() -> bool:
-    """Return whether an error is to be shown with its traceback."""
+    """Return whether to show an error with its traceback."""
     return os.environ.get("MAGNETON_TRACEBACK", "") not in ("", "0") or LOG.level == logging.DEBUG
 
 
 def stderr_console() -> Console:
-    """Return a console on stderr (it honours ``NO_COLOR``, and is silent about colours when stderr is no terminal)."""
+    """Return a console on stderr. It uses no colours with ``NO_COLOR`` or if stderr is not a terminal."""
     return Console(stderr=True, highlight=False)
 
 
@@ -77,7 +77,7 @@ def note(text: str) -> None:
 
 @contextlib.contextmanager
 def working(what: str) -> Iterator[Progress]:
-    """Show that work goes on, with the time it takes, while stderr is a terminal."""
+    """Show progress and the elapsed time, if stderr is a terminal."""
     columns = (
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),

@@ -17,21 +17,20 @@ from magneton.schemas import docs
 _INTRODUCTION = """\
 # Command line
 
-Made by `make docs` from the commands; do not edit. `magneton --help` and `magneton COMMAND --help` say the same.
+`make docs` makes this page from the commands; do not edit it. `magneton --help` and `magneton COMMAND --help` show the same text. The
+[glossary](README.md#glossary) explains words such as recording, capture and region.
 
-Data goes to stdout; progress, notes and errors go to stderr. `NO_COLOR` switches colours off. An error is one line that names
-the file, the reason and the remedy; `MAGNETON_TRACEBACK=1` or `-vv` adds the traceback. A name that begins with a dash goes after
-`--` or is written `./-name`. `magneton --install-completion` sets up shell completion.
+Data goes to stdout; progress, notes and errors go to stderr. `NO_COLOR` switches colours off. An error is one line with
+the file, the reason and the remedy. `MAGNETON_TRACEBACK=1` or `-vv` adds the traceback. Write a name that begins with a dash after
+`--`, or as `./-name`. `magneton --install-completion` sets up shell completion.
 
 | exit code | meaning |
 |---|---|
-| 0 | fine |
-| 1 | findings at or above the gate that was asked for |
+| 0 | success |
 | 2 | bad input, wrong usage, or recordings that are not comparable |
-| 3 | inconclusive, where a gate was asked for |
 | 70 | internal error: a bug |
 | 130 | interrupted |
-| 141 | whoever read the output closed it |
+| 141 | the reader of the output closed the pipe, e.g. `magneton sql ... \\| head -1` |
 """
 
 

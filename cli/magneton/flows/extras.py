@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from magneton.schemas.checks import need_whole
 from magneton.schemas.clocks import anchors_from_readings
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, UsageError
 from magneton.schemas.manifest import ClockAnchor, Workload
@@ -40,6 +41,10 @@ class ExtraFiles:
     anchors: Path | None = None
     bench_index: int | None = None
 
+    def __post_init__(self) -> None:
+        if self.bench_index is not None:
+            need_whole("bench_index", self.bench_index)
+
 
 _UNITS = (("ns", 0), ("us", 3), ("µs", 3), ("ms", 6), ("s", 9), ("", 9))
 
@@ -53,7 +58,7 @@ def parse_offset(text: str) -> int:
     unit, exponent = next(pair for pair in _UNITS if text.endswith(pair[0]))
     value = time_ns(text.removesuffix(unit), exponent)
     if isinstance(value, str):
-        raise UsageError(f"{text[:40]!r} is no offset", remedy="give seconds, or a unit: 1.5, 250ms, -3us, 7ns")
+        raise UsageError(f"{text[:40]!r} is not an offset", remedy="give seconds, or a unit: 1.5, 250ms, -3us, 7ns")
     return value
 
 
@@ -106,7 +111,7 @@ def read_extras(files: ExtraFiles, known: Mapping[str, Any] | None = None) -> Ex
 
 
 def _merged(known: Workload | None, found: Workload) -> Workload:
-    """Return a workload in which the benchmark's word stands and what it does not say is kept."""
+    """Return a workload with the numbers of the benchmark, and with the earlier ones where the benchmark has none."""
     if known is None:
         return found
     merged = {

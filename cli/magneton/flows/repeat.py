@@ -12,19 +12,19 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from magneton.analysis.energy.measure.basis import GROSS
-from magneton.analysis.energy.measure.totals import AVERAGE, PLAIN, PREFERENCE, averaging_s
+from magneton.analysis.energy.measure.totals import PREFERENCE, averaging_s
 from magneton.analysis.energy.repeats.alone import energies_alone, time_alone
 from magneton.analysis.energy.repeats.difference import RepeatEstimate
 from magneton.analysis.energy.repeats.in_place import DeviceRepeat, RepeatedWindow, energies_of, time_of
 from magneton.analysis.energy.repeats.regions import find_regions, times_for
 from magneton.analysis.recording import Recording
 from magneton.collectors.attach.repeat_launch import check_sensors, repeat_command
-from magneton.collectors.attach.request import SYSTEMS, Answer, Region, RegionRepeats, RepeatOrder
+from magneton.collectors.attach.request import SYSTEMS, CaptureReply, Region, RegionRepeats, RepeatRequest
 from magneton.collectors.replay.windows import NotRepeatableError
 from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
-from magneton.flows.normalize import normalize
+from magneton.flows.prepared import with_tables
+from magneton.schemas.checks import need_number, need_whole
 from magneton.schemas.errors import (
     InputNotFoundError,
     InsufficientRepeatsError,
@@ -34,12 +34,13 @@ from magneton.schemas.errors import (
     UsageError,
 )
 from magneton.schemas.files import publish_file
-from magneton.schemas.manifest import MANIFEST_NAME, encode_json
+from magneton.schemas.kinds import EnergyBasis, PowerField
+from magneton.schemas.manifest import encode_json
 from magneton.schemas.parquet import read_table
 
 __all__ = ["RepeatSettings", "repeat_program"]
 
-# Long enough for a sensor of 20 updates a second to be seen; without any, times settle sooner.
+# Least length of a window: 20 updates of a sensor with 20 updates per second. Without a sensor, times need less.
 _LEAST_WINDOW_S, _WINDOW_WITHOUT_SENSOR_S = 1.0, 0.5
 _PERIODS_IN_WINDOW, _REACHES_IN_WINDOW = 20, 5
 # Of a sensor that showed no change while it was watched.
@@ -50,18 +51,19 @@ _SYSTEM_NAME = re.compile(rf"(?P<system>{'|'.join(SYSTEMS)}):(?P<name>[^:].*)")
 
 @dataclass(frozen=True)
 class RepeatSettings:
-    """How operators are repeated.
+    """How operators are repeated. A value that makes no sense raises ``UsageError``.
 
     Attributes:
-        times: r; None: from the recording's times and the sensor's update period, for each region.
+        times: r, how often a call runs in windows that repeat; None: chosen for each region from the times in the recording and
+            the update period of the sensor.
         window_s: least length of a window, s; None: from the sensor.
         rounds: pairs of windows.
-        copies: sets of arguments that take turns; None: so many that none is still in a cache.
+        copies: number of sets of arguments, used in turn; None: so many that the cache cannot hold them all.
         alone: replay a region by itself, on the inputs it had in a step, instead of repeating it in place.
         warmup_steps: steps before the first that is repeated.
         sensors: sensors to read; None: all there are.
         output_to_stderr: send what the command writes to stdout to stderr.
-        report: told what is done.
+        report: called with a text about the current work.
     """
 
     times: int | None = None
@@ -74,6 +76,15 @@ class RepeatSettings:
     output_to_stderr: bool = False
     report: Callable[[str], None] = lambda _: None
 
+    def __post_init__(self) -> None:
+        need_whole("rounds", self.rounds, least=2)
+        need_whole("warmup_steps", self.warmup_steps, least=1)
+        for name, value, least in (("times", self.times, 2), ("copies", self.copies, 1)):
+            if value is not None:
+                need_whole(name, value, least=least)
+        if self.window_s is not None:
+            need_number("window_s", self.window_s, least=0.001)
+
 
 def repeat_program(
     run: Path,
@@ -84,22 +95,22 @@ def repeat_program(
     out: Path | None = None,
     overwrite: bool = False,
 ) -> tuple[int, dict[str, Any] | None]:
-    """Run a command once with regions of it repeated, and return what one of their calls takes.
+    """Run a command once with regions of it repeated, and return time and energy of one of their calls.
 
     Args:
         run: recording that names the regions; one without tables is normalised on the way.
-        names: operators or paths of modules; with ``onnx:``, ``jax:`` or ``tensorflow:`` before it, an operation of that
-            system or its place in the program, which is not looked up in the recording.
+        names: operators or paths of modules. A name that begins with ``onnx:``, ``jax:`` or ``tensorflow:`` is an operation of
+            that system, or its place in the program; it is not looked up in the recording.
         command: the program and its arguments, as the user typed them.
         settings: how.
         out: JSON file to write.
         overwrite: replace an earlier one.
 
     Returns:
-        The command's exit code, and the document; NULL where the command failed before anything was repeated.
+        The command's exit code, and the document; None if the command failed before anything was repeated.
 
     Raises:
-        UsageError: a name that the recording does not have, or settings that make no sense.
+        UsageError: a name that the recording does not have, or settings that contradict one another.
         MagnetonError: the recording cannot be read, the output is taken, or the command left nothing.
     """
     if not command:
@@ -112,13 +123,13 @@ def repeat_program(
     elsewhere = _of_another_system(names, alone=settings.alone)
     with tempfile.TemporaryDirectory(prefix="magneton-") as folder:
         scratch = Path(folder)
-        recording = _opened(run, scratch / "run")
+        recording = Recording.open(with_tables(run, settings.report))
         known = [] if elsewhere else find_regions(recording, names)
         period_s, reach_s = sensor_of(settings.sensors)
         chosen = [times_for(region, period_s, reach_s) for region in known]
         if settings.times is not None:
             chosen = [(settings.times, "given")] * len(known)
-        plan = RepeatOrder(
+        plan = RepeatRequest(
             elsewhere or [Region(r.name, r.module, times) for r, (times, _) in zip(known, chosen, strict=True)],
             settings.window_s or window_for(period_s, reach_s),
             settings.rounds,
@@ -136,10 +147,10 @@ def repeat_program(
             sensors=settings.sensors,
             output_to_stderr=settings.output_to_stderr,
         )
-        if done.answer is None:
+        if done.reply is None:
             return done.code, None
         power = None if done.power is None else read_table(done.power, "power")
-        document = _document(done.answer, power, plan, [why for _, why in chosen])
+        document = _document(done.reply, power, plan, [why for _, why in chosen])
     if done.code:
         document["notes"].append(f"The command ended with exit code {done.code}.")
     if out is not None:
@@ -149,7 +160,7 @@ def repeat_program(
 
 
 def _of_another_system(names: Sequence[str], *, alone: bool) -> list[Region]:
-    """Return the regions that names with a system before them stand for (``onnx:MatMul``); none where they are of PyTorch.
+    """Return the regions of names that begin with a system (``onnx:MatMul``); an empty list for names of PyTorch.
 
     Raises:
         UsageError: names of several systems, or what can only run alone is to be repeated in place.
@@ -165,24 +176,18 @@ def _of_another_system(names: Sequence[str], *, alone: bool) -> list[Region]:
 
 
 def _check_output(out: Path, *, overwrite: bool) -> None:
-    """Refuse an output before anything runs; ``publish_file`` would only afterwards."""
+    """Refuse an output before anything runs. ``publish_file`` would refuse it only at the end."""
     if out.exists() and not (overwrite and out.is_file()):
         raise OutputExistsError("already exists", path=out, remedy="choose another output or pass --force")
     if not out.parent.is_dir():
         raise InputNotFoundError("no such directory", path=out.parent)
 
 
-def _opened(run: Path, scratch: Path) -> Recording:
-    if not run.exists():
-        raise InputNotFoundError("no such file or directory", path=run)
-    if not ((run / MANIFEST_NAME).is_file() and (run / "tables" / "captures.parquet").is_file()):
-        normalize([run], scratch, keep_raw=False)
-        return Recording.open(scratch)
-    return Recording.open(run)
-
-
 def sensor_of(names: Sequence[str] | None) -> tuple[float | None, float]:
-    """Return the update period of the slowest device's best reading, and how far back it looks, s; NULL and 0 without."""
+    """Return the update period of the slowest sensor, and the longest time that a reading averages over, s.
+
+    Of each device the best field counts. Without a sensor the result is None and 0.
+    """
     opened = open_sensors(SENSORS if names is None else names)
     # Nothing to watch takes no time.
     found = survey(opened=opened, seconds=_WATCH_S if opened.sensors else 0.0)
@@ -196,7 +201,7 @@ def sensor_of(names: Sequence[str] | None) -> tuple[float | None, float]:
         best = min(readings, key=lambda s: PREFERENCE.index(s["field"]))
         update = best["update_ms"]
         periods.append(_ASSUMED_PERIOD_S if update is None else update / 1e3)
-        if best["field"] in (PLAIN, AVERAGE):
+        if best["field"] in (PowerField.POWER, PowerField.POWER_AVERAGE):
             reach_s = max(reach_s, averaging_s(best["name"]))
     return (max(periods) if periods else None), reach_s
 
@@ -208,25 +213,25 @@ def window_for(period_s: float | None, reach_s: float) -> float:
     return max(_LEAST_WINDOW_S, _PERIODS_IN_WINDOW * period_s, _REACHES_IN_WINDOW * reach_s)
 
 
-def _document(answer: Answer, power: pa.Table | None, plan: RepeatOrder, why: Sequence[str]) -> dict[str, Any]:
-    # Of regions that run alone there is no reason for r.
+def _document(reply: CaptureReply, power: pa.Table | None, plan: RepeatRequest, why: Sequence[str]) -> dict[str, Any]:
+    # Regions that run alone have no r.
     reasons = dict(zip((region.name for region in plan.regions), why, strict=False))
-    # As they were asked for; what runs alone had its turn when it was seen.
+    # In the order of the request. With --alone, regions ran in the order in which they occurred.
     asked = {region.name: i for i, region in enumerate(plan.regions)}
-    done = sorted(answer.repeats, key=lambda repeats: asked.get(repeats.region.name, 0))
+    done = sorted(reply.repeats, key=lambda repeats: asked.get(repeats.region.name, 0))
     regions = [_region(one, power, reasons.get(one.region.name), alone=plan.alone) for one in done]
     return {
         "format": "magneton-repeats",
         "method": "alone" if plan.alone else "in_place",
-        "steps": answer.steps,
-        "step_kind": answer.step_kind,
+        "steps": reply.steps,
+        "step_kind": reply.step_kind,
         "window_s": plan.window_s,
         "rounds": plan.rounds,
         "simulated": any(e["simulated"] for r in regions for e in r["energies"]),
         "regions": regions,
-        "sensors": answer.sensors,
-        "versions": answer.versions,
-        "notes": list(answer.notes),
+        "sensors": reply.sensors,
+        "versions": reply.versions,
+        "notes": list(reply.notes),
     }
 
 
@@ -250,7 +255,7 @@ def _region(repeats: RegionRepeats, power: pa.Table | None, why: str | None, *, 
     }
     try:
         if repeats.reason is not None:
-            # That a call cannot be repeated, and that there was no time to, are different things.
+            # Two different errors: the call cannot be repeated, or there was no time to repeat it.
             raise (InsufficientRepeatsError if not repeats.tried else NotRepeatableError)(repeats.reason)
         if alone:
             time, energies = time_alone(windows), energies_alone(windows, power)
@@ -262,7 +267,7 @@ def _region(repeats: RegionRepeats, power: pa.Table | None, why: str | None, *, 
     found["energies"] = [energy_document(one, calls) for one in energies]
     unlike = next((e.refusal for e in energies if isinstance(e.refusal, NotComparableError)), None)
     if unlike is not None:
-        # A device at another clock takes another time as well.
+        # If the clock of a device differed, the time is not comparable either.
         found["refusal"] = refusal_document(unlike)
         return found
     found["time"] = estimate_document(time, calls, "s")
@@ -282,7 +287,7 @@ def estimate_document(estimate: RepeatEstimate, calls: int, unit: str) -> dict[s
 
 
 def energy_document(one: DeviceRepeat, calls: int) -> dict[str, Any]:
-    """Return the energy on a device; every value is NULL where it is refused."""
+    """Return the energy on a device; every value is None if the energy is refused."""
     names = [f"{k}_j{end}" for end in ("", "_per_call") for k in ("value", "low", "high")]
     values: dict[str, Any] = dict.fromkeys(names) | {"identified": None}
     if one.estimate is not None:
@@ -291,7 +296,7 @@ def energy_document(one: DeviceRepeat, calls: int) -> dict[str, Any]:
         "device_kind": one.device_kind,
         "device_id": one.device_id,
         "field": one.field,
-        "basis": GROSS,
+        "basis": EnergyBasis.GROSS,
         "label": None if one.estimate is None else one.estimate.label,
         "simulated": one.simulated,
         "compared": list(one.compared),

@@ -1,4 +1,4 @@
-"""Replay operations of a program of any system, with sensors beside it: time and energy of one call of each."""
+"""Run single operations of a program many times while sensors are read: time and energy of one call of each."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Replays = Callable[[], Sequence[ReplayedCall]]
 
 
 def replay_window_s(sensors: Sequence[str] | None = None) -> float:
-    """Return how long a window has to be for the sensors that can be read here, s. They are watched for a second.
+    """Return how long a window must be for the sensors of this machine, s. The sensors are watched for a second.
 
     Args:
         sensors: names of sensors; None: all there are.
@@ -39,7 +39,7 @@ def replay_window_s(sensors: Sequence[str] | None = None) -> float:
 
 
 def measure_replays(replays: Replays, *, sensors: Sequence[str] | None = None) -> dict[str, Any]:
-    """Run replays while sensors are read, and return what one call of each operation takes.
+    """Run replays while sensors are read, and return time and energy of one call of each operation.
 
     Example::
 
@@ -50,12 +50,12 @@ def measure_replays(replays: Replays, *, sensors: Sequence[str] | None = None) -
 
     Args:
         replays: runs them: ``replay_nodes`` of an ONNX model, ``replay_equations`` of a JAX function or
-            ``replay_operations`` of a TensorFlow function (modules ``magneton.collectors.replay_*``), with its arguments.
+            ``replay_operations`` of a TensorFlow function (modules ``magneton.collectors.replay.*``), with its arguments.
         sensors: sensors to read; None: all there are.
 
     Returns:
         The document: for each call its name, place, inputs, windows, time (s) and energy (J) with 95 % intervals, or a
-        refusal with its reason. Without a sensor there is time, and the energy is NULL.
+        refusal with its reason. Without a sensor the document has times, and the energies are None.
 
     Raises:
         UsageError: a name of a sensor that cannot be used here.

@@ -1,7 +1,7 @@
 """Run a system and leave a recording. The only stage that imports machine-learning frameworks and sensors.
 
-``from magneton.collectors import Workload, record`` works without any framework installed; what a recorder needs is
-imported when it starts.
+``from magneton.collectors import Workload, record`` works without any framework installed. A recorder imports its
+framework when it starts.
 """
 
 from magneton.collectors.recording.record import record

@@ -1,4 +1,4 @@
-"""Importing frameworks where they are needed, and saying what to do where they are missing."""
+"""Importing a framework when it is needed, with an error that says how to install it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def import_framework(name: str, purpose: str, extra: str) -> Any:
         extra: the extra of this package that brings it (``[project.optional-dependencies]`` of pyproject.toml).
 
     Raises:
-        MissingDependencyError: it is not installed. What an installed one lacks is raised as it is.
+        MissingDependencyError: the framework is not installed. An ImportError inside an installed framework is passed on.
     """
     try:
         return importlib.import_module(name)

@@ -1,8 +1,7 @@
 """Taking a machine's identity out of a profiler's trace while it is written: host name, output path, directories.
 
-Traces are shared; where their source files lay on somebody's disk is nobody's business. Only text inside JSON strings is
-replaced and every number keeps its digits (a time stamp in microseconds since 1970 does not survive a float64). What is
-done:
+Traces are shared with others, so they should not show the directories of a machine. Only text inside JSON strings is replaced. Every
+number keeps its digits, since a time stamp in microseconds since 1970 would lose digits as a float64. The changes:
 
 * ``host_name`` becomes null and ``traceName`` the bare file name;
 * a Python frame ``/dir/file.py(12): f`` keeps the part of its path below ``site-packages``, else below an entry of

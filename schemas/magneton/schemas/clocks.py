@@ -1,7 +1,7 @@
-"""Bringing clocks together through anchors, in exact arithmetic.
+"""Converting times of one clock to times of another, in exact arithmetic.
 
-An anchor is one instant read on two clocks at once. One anchor gives an offset, two or more give straight lines between
-neighbours, continued beyond the outermost. Nothing is ever guessed: without an anchor the clocks stay apart.
+An anchor is one instant read on two clocks at once. One anchor gives a fixed offset. Several anchors give straight lines between
+neighbouring anchors; the outermost lines continue beyond the first and last anchor. Without an anchor, times are not converted.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from magneton.schemas.errors import ClockAlignmentError
+from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import ClockAnchor
 
-REALTIME = "realtime"
-CLOCKS = (REALTIME, "monotonic", "boottime")
+# Clocks that anchors tie together.
+CLOCKS = (Clock.REALTIME, Clock.MONOTONIC, Clock.BOOTTIME)
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 # Times of events beyond this (in the year 2079) are refused: the difference of two others and a length fit 64 bits.
 MAX_EVENT_TIME_NS = 3 << 60
@@ -38,9 +39,9 @@ def anchors_from_readings(readings: Iterable[Mapping[str, object]]) -> list[Cloc
     anchors = []
     for reading in readings:
         values = {name: reading[f"{name}_ns"] for name in CLOCKS if reading.get(f"{name}_ns") is not None}
-        if any(isinstance(v, bool) or not isinstance(v, int) for v in values.values()) or REALTIME not in values:
+        if any(isinstance(v, bool) or not isinstance(v, int) for v in values.values()) or Clock.REALTIME not in values:
             raise ClockAlignmentError("a clock anchor needs realtime_ns and whole numbers of nanoseconds")
-        unix_ns = values.pop(REALTIME)
+        unix_ns = values.pop(Clock.REALTIME)
         anchors += [ClockAnchor(unix_ns=unix_ns, clock=k, clock_ns=v) for k, v in values.items()]  # type: ignore[arg-type]
     return anchors
 
@@ -92,10 +93,10 @@ class ClockMap:
         return ts_ns + np.int64(offset)
 
 
-def clock_map(anchors: Iterable[ClockAnchor], source: str, target: str = REALTIME) -> ClockMap:
+def clock_map(anchors: Iterable[ClockAnchor], source: str, target: str = Clock.REALTIME) -> ClockMap:
     """Return the map from clock ``source`` to clock ``target``.
 
-    Two clocks other than ``realtime`` meet through it.
+    Two clocks other than ``realtime`` are converted through ``realtime``.
 
     Raises:
         ClockAlignmentError: no anchor of a clock that is needed, anchors that contradict one another, or clocks that
@@ -105,11 +106,11 @@ def clock_map(anchors: Iterable[ClockAnchor], source: str, target: str = REALTIM
         return ClockMap()
     known = list(anchors)
     stages = []
-    if source != REALTIME:
+    if source != Clock.REALTIME:
         stages.append([(a.clock_ns, a.unix_ns) for a in known if a.clock == source])
-    if target != REALTIME:
+    if target != Clock.REALTIME:
         stages.append([(a.unix_ns, a.clock_ns) for a in known if a.clock == target])
-    for name, points in zip([c for c in (source, target) if c != REALTIME], stages, strict=True):
+    for name, points in zip([c for c in (source, target) if c != Clock.REALTIME], stages, strict=True):
         if not points:
             raise ClockAlignmentError(
                 f"no anchor ties the clock {name[:40]!r} to the wall clock",

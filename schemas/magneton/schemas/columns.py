@@ -34,7 +34,7 @@ DOC_KEY = b"magneton.doc"
 
 @dataclass(frozen=True)
 class Column:
-    """One column: ``unit`` is NULL-safe free text (``ns``, ``W``, ``bytes``), ``required`` means it must be present."""
+    """One column. ``unit`` is free text such as ``ns`` or ``bytes``, or None. A ``required`` column must be in every file."""
 
     name: str
     type: pa.DataType

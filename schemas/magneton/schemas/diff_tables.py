@@ -19,45 +19,61 @@ def _both(name: str, kind: object, doc: str, unit: str | None = None) -> tuple[C
 
 REGIONS = Table(
     "regions",
-    "One pair of operator sets that do the same work, or operators that only one side has. Times are per unit of the "
-    "comparison basis (step, sample or token).",
+    "A set of operator calls of A and a set of operator calls of B that do the same work; one of the two may be empty. "
+    "Times are per unit of the comparison (step, sample or token).",
     (
         _DIFF,
         Column("region_id", INT, "identity within the diff, from 0, in order of execution", required=True),
         Column("kind", STRING, "`paired`, `only_a` or `only_b`", required=True),
-        Column("group_id", INT, "regions that are the same operators in the same kind of module (layers of a model)"),
-        Column("stratum", STRING, "kind of step it belongs to"),
-        Column("label", STRING, "what to call it: module path and operators"),
+        Column(
+            "group_id", INT, "number of the group: the same operators in the same kind of module, e.g. in every layer"
+        ),
+        Column("stratum", STRING, "kind of step it belongs to, e.g. `decode (8 decoding)`"),
+        Column("label", STRING, "name to show: module path and operators"),
         *_both("module", STRING, "module path with instance numbers"),
         *_both("ops", STRING, "operators with counts, most time first"),
-        *_both("n_ops", FLOAT, "operator calls per unit that carry device time"),
-        *_both("n_kernels", FLOAT, "kernels per unit"),
-        *_both("kernel_ns", FLOAT, "sum of kernel durations per unit; on a CPU, of exclusive operator time", "ns"),
-        *_both("share_ns", FLOAT, "device time per unit, overlapping kernels sharing each instant equally", "ns"),
+        *_both("n_ops", FLOAT, "operator calls per unit that carry `time_ns` or `transfer_ns`"),
+        *_both("n_kernels", FLOAT, "kernels per unit; on a CPU, calls of operators that compute"),
+        *_both(
+            "time_ns",
+            FLOAT,
+            "time of the work per unit: kernels on a device; on a CPU, exclusive time of operators",
+            "ns",
+        ),
+        *_both(
+            "share_ns",
+            FLOAT,
+            "time of the device per unit; each instant is divided equally among overlapping kernels",
+            "ns",
+        ),
         *_both("transfer_ns", FLOAT, "sum of copies and memsets per unit", "ns"),
         *_both("bytes", FLOAT, "bytes copied or set per unit", "bytes"),
         *_both("launches", FLOAT, "device activities (kernels, copies, memsets) per unit"),
         *_both("energy_j", FLOAT, "energy per unit; NULL where no power was recorded", "J"),
         *_both("energy_low_j", FLOAT, "lower bound of the energy per unit", "J"),
         *_both("energy_high_j", FLOAT, "upper bound of the energy per unit", "J"),
-        *_both("kernel_class", STRING, "kind of kernel with most time"),
-        Column("delta_ns", FLOAT, "`kernel_ns_b - kernel_ns_a`, a missing side counting as no work", "ns"),
-        Column("evidence", STRING, "what the pairing rests on, strongest first, space separated"),
+        *_both("kernel_class", STRING, "kernel class with most time"),
+        Column("delta_ns", FLOAT, "`time_ns_b - time_ns_a`, a missing side counting as no work", "ns"),
+        Column(
+            "evidence", STRING, "what the match rests on, strongest first, space separated, e.g. `values second_input`"
+        ),
         Column("score", FLOAT, "similarity of the two sides, 0 to 1; NULL when one-sided"),
         Column(
-            "coarse", BOOL, "more than 10 % of device time with several operators on both sides: not counted as aligned"
+            "coarse",
+            BOOL,
+            "it holds more than 10 % of a side's `time_ns` and several operators on both sides, so it does not count as aligned",
         ),
         Column(
             "missing_records",
             STRING,
-            "sides (`a`, `b`) that launched work here whose device records are not in the recording: their time is a lower bound",
+            "sides (`a`, `b`) that lack device records of work they launched here: their time is a lower bound",
         ),
     ),
 )
 
 MATCHES = Table(
     "matches",
-    "Which operator calls make up a region.",
+    "One operator call that belongs to a region.",
     (
         _DIFF,
         Column("region_id", INT, "row of `regions`", required=True),
@@ -70,15 +86,15 @@ MATCHES = Table(
 
 FINDINGS = Table(
     "findings",
-    "Groups of regions whose cost differs, with what may be concluded from the recordings at hand.",
+    "A group of regions whose time differs, with what may be concluded from these recordings.",
     (
         _DIFF,
         Column("finding_id", INT, "identity within the diff, largest difference first", required=True),
         Column("group_id", INT, "group of regions it is about: `regions.group_id`"),
         Column("verdict", STRING, "`waste`, `trade-off`, `equal`, `inconclusive` or `not comparable`"),
         Column("costly_side", STRING, "`a` or `b`"),
-        Column("delta_ns", FLOAT, "difference of kernel time per unit, B minus A", "ns"),
-        Column("reason", STRING, "why the verdict is what it is"),
+        Column("delta_ns", FLOAT, "difference of `time_ns` of the group's regions per unit, B minus A", "ns"),
+        Column("reason", STRING, "why this verdict and not a stronger one"),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""``diff.json``: everything a report, a gate or a verification needs to know about a diff, and its only source."""
+"""``diff.json``: everything about a diff. Reports are made from this document alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DIFF_NAME = "diff.json"
 
 
 class Amount(msgspec.Struct):
-    """A quantity on both sides per unit of the comparison; NULL where it is unknown. ``delta`` is B minus A."""
+    """A quantity on both sides per unit of the comparison; null where it is unknown. ``delta`` is B minus A."""
 
     a: float | None
     b: float | None
@@ -24,7 +24,7 @@ class Amount(msgspec.Struct):
 
 
 class Spread(msgspec.Struct):
-    """Mean, median and coefficient of variation over the steps used; NULL where there was one step."""
+    """Mean, median and coefficient of variation over the steps used; null where there was one step."""
 
     n_steps: int
     mean_ns: float
@@ -33,11 +33,11 @@ class Spread(msgspec.Struct):
 
 
 class EnergyDoc(msgspec.Struct):
-    """Energy of the devices of one side, from its first step or device activity to the end of its last; NULL: unknown.
+    """Energy of the devices of one side, from its first step or device activity to the end of its last; null: unknown.
 
     ``attributed_j + idle_j + unattributed_j = total_j``. ``label`` is the weakest provenance of the numbers. ``covered_s`` is
-    the time for which the power of every device is known: the least of them. ``basis`` is ``gross`` (all the devices drew) or
-    ``dynamic`` (above their power at rest), for every joule of the side.
+    the time for which the power is known; of several devices, the shortest. ``basis`` is ``gross`` (all that the devices drew) or
+    ``dynamic`` (above their power at rest) for all energies of the side.
     """
 
     label: str
@@ -54,9 +54,9 @@ class EnergyDoc(msgspec.Struct):
 
 
 class LedgerDoc(msgspec.Struct):
-    """What the devices of a kind used from the first step to the end of the last, time between steps included; NULL: unknown.
+    """Energy of all devices of one kind, from the first step to the end of the last; null: unknown.
 
-    Kinds do not add up: a meter at the wall holds the others. ``per_step_j`` is ``total_j`` over ``n_steps``.
+    The time between steps is included. Kinds must not be added up, because a meter at the wall includes the others. ``per_step_j`` is ``total_j`` over ``n_steps``.
     """
 
     device_kind: str
@@ -73,7 +73,7 @@ class LedgerDoc(msgspec.Struct):
 
 
 class SideDoc(msgspec.Struct):
-    """One of the two recordings: who it is, what was used of it, and what lies outside of what was compared."""
+    """One of the two recordings: its identity, the steps that were used, and the time that was not compared."""
 
     run_id: str
     label: str
@@ -86,7 +86,7 @@ class SideDoc(msgspec.Struct):
     incomplete: bool
     n_steps_recorded: int
     steps_used: list[str]
-    kernel_time: Spread
+    step_time: Spread
     inventory: dict[str, float]
     outside_steps_ns: float
     overhead_ns: float
@@ -96,19 +96,19 @@ class SideDoc(msgspec.Struct):
 
 
 class Note(msgspec.Struct):
-    """Something the reader must know before trusting a number: stable code and one sentence."""
+    """Something that the reader must know before trusting a number: a stable code and one sentence."""
 
     code: str
     message: str
 
 
 class StratumDoc(msgspec.Struct):
-    """A kind of step that both sides ran, with the number of steps averaged."""
+    """A kind of step that both sides ran, with the number of steps that were averaged."""
 
     name: str
     n_steps_a: int
     n_steps_b: int
-    kernel_ns: Amount
+    time_ns: Amount
 
 
 class Comparison(msgspec.Struct):
@@ -124,9 +124,9 @@ class Comparison(msgspec.Struct):
 
 
 class Coverage(msgspec.Struct):
-    """Share (0 to 1) of linked kernel time in regions that count as aligned, per side.
+    """Share (0 to 1) of ``time_ns`` in regions that count as aligned, per side.
 
-    A pair counts only if it holds at most ``max_share`` of a side's kernel time or is a single operator on one side.
+    A pair counts only if it holds at most ``max_share`` of a side's ``time_ns`` or is a single operator on one side.
     """
 
     a: float | None
@@ -141,8 +141,8 @@ class Coverage(msgspec.Struct):
 class Group(msgspec.Struct):
     """Regions that consist of the same operators in the same kind of module, summed (the layers of a model).
 
-    ``missing_records`` are the sides (``a``, ``b``) that launched work in them whose device records are not in the
-    recording: the time of that side is a lower bound. Energies carry the lower and upper bound of what they may be.
+    ``missing_records`` are the sides (``a``, ``b``) that lack device records of work they launched here. The time of such a
+    side is a lower bound. Energies have a lower and an upper bound.
     """
 
     group_id: int
@@ -153,7 +153,7 @@ class Group(msgspec.Struct):
     ops_a: str | None
     ops_b: str | None
     n_regions: int
-    kernel_ns: Amount
+    time_ns: Amount
     transfer_ns: Amount
     launches: Amount
     kernel_class_a: str | None
@@ -169,11 +169,11 @@ class Group(msgspec.Struct):
 
 
 class RollupRow(msgspec.Struct):
-    """Summed time of everything under one name; ``name_a`` and ``name_b`` differ where modules were matched by work."""
+    """Summed time of everything under one name. ``name_a`` and ``name_b`` differ where modules were matched by their work."""
 
     name_a: str | None
     name_b: str | None
-    kernel_ns: Amount
+    time_ns: Amount
     transfer_ns: Amount
     calls: Amount
     launches: Amount
@@ -196,8 +196,8 @@ class Region(msgspec.Struct):
     n_ops_b: float | None
     n_kernels_a: float | None
     n_kernels_b: float | None
-    kernel_ns_a: float | None
-    kernel_ns_b: float | None
+    time_ns_a: float | None
+    time_ns_b: float | None
     share_ns_a: float | None
     share_ns_b: float | None
     transfer_ns_a: float | None
@@ -222,7 +222,7 @@ class Region(msgspec.Struct):
 
 
 class Finding(msgspec.Struct):
-    """A group whose cost differs, with the verdict that the recordings at hand allow."""
+    """A group whose time differs, with the verdict that these recordings allow."""
 
     finding_id: int
     group_id: int
@@ -234,8 +234,17 @@ class Finding(msgspec.Struct):
     reason: str
 
 
+def work_name(on_device: bool) -> str:
+    """Return what ``time_ns`` is the time of, for people: ``kernel time``, or on a CPU ``operator time``."""
+    return "kernel time" if on_device else "operator time"
+
+
 class DiffDocument(msgspec.Struct):
-    """The whole document. Times are in ns per unit of the comparison."""
+    """The whole document. Times are in ns per unit of the comparison.
+
+    ``time_ns`` is the time of the work itself everywhere: of kernels on a device; on a CPU, of operators without the operators
+    inside them. Copies and memsets are ``transfer_ns``.
+    """
 
     diff_id: str
     tool: str

@@ -23,6 +23,7 @@ from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
 from magneton.schemas.files import atomic_write
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest
+from magneton.schemas.measuredoc import MeasureDocument
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.versions import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
 from magneton.schemas.views.columns import RUN_COLUMN
@@ -42,32 +43,48 @@ DOCUMENTS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
         "What a diff found: the only input of reports, gates and verification. Beside it lie `regions.parquet`, "
         "`matches.parquet` and `findings.parquet`. It is written last; sides are called A and B.",
     ),
+    (
+        "What `measure` returns",
+        MeasureDocument,
+        "What a step of one recording takes: `magneton.flows.measure(run).to_dict()`. It is not written to a file.",
+    ),
 )
 
 _INTRODUCTION = f"""\
 # Formats
 
-Made by `make docs` from the schemas; do not edit. This page describes schema version {SCHEMA_VERSION}; this release reads
-versions {OLDEST_READABLE} to {SCHEMA_VERSION}, brings older ones up step by step, and refuses newer ones by name.
+`make docs` makes this page from the schemas; do not edit it. The page describes schema version {SCHEMA_VERSION}. This release reads
+versions {OLDEST_READABLE} to {SCHEMA_VERSION}. It brings older versions up step by step and refuses newer ones. The [glossary](README.md#glossary)
+explains words such as capture, region and stratum.
 
 A recording is a directory:
 
 ```
 {MANIFEST_NAME:<18}what was run, on what, and which files belong to it
-raw/              what the collectors and the system's own tools wrote, untouched
-tables/*.parquet  normalised; derived from raw/, may be deleted and rebuilt
+raw/              files of the collectors and of the system's own tools, as they were written
+tables/*.parquet  the tables below; computed from raw/, may be deleted and made again
 ```
 
 Conventions:
 
-* Times are integers in nanoseconds, relative to `base_unix_ns` of the row's capture. The unit of a number stands in its name
-  (`_ns`, `_j`, `_w`, `_bytes`) and in the Arrow field metadata, under `magneton.unit`; `magneton.doc` holds its meaning.
+* Times are integers in nanoseconds, relative to `base_unix_ns` of the row's capture. A column's name ends in its unit
+  (`_ns`, `_j`, `_w`, `_bytes`). The Arrow field metadata holds the unit too, under `magneton.unit`, and the meaning, under `magneton.doc`.
 * NULL means unknown or not applicable. It is never written as -1 or 0.
 * Ids are unique within a run, across its captures and ranks. They follow time, not the order of events in the input.
 * Every column may be NULL unless marked *required*. A column missing from a file reads as NULL, unless it is required.
 * Parquet files carry the version in their key-value metadata under `{VERSION_KEY.decode()}` and the table's name under
   `{TABLE_KEY.decode()}`; JSON documents carry `schema_version`.
-* Directories are built aside and put in place in one step; a reader sees the old one or the new one.
+* A file of a recording is named by its path relative to the manifest, for example `raw/profile/rank0/trace.json.gz`. No
+  two files have one path. A second input of the same name gets a folder of its own: `raw/profile/rank0/2/trace.json.gz`.
+  An input that was not kept has a path too; its entry in `files` says `"kept": false`.
+* Directories are built aside and put in place in one step; a reader sees the old one or the new one. A process that is
+  killed may leave a hidden directory `.magneton-staging-...` beside its output. The next run with the same output removes it.
+
+Versions:
+
+* 2: files are named by their paths in the recording (`captures.file` and `quarantine.file` of the tables; `captures`,
+  `sensors` and `files` of the manifest). `files` has `kept`.
+* 1: files were named by bare names, and `path` was NULL for an input that was not kept.
 """
 
 
@@ -172,9 +189,11 @@ def text() -> str:
         "## Tables of a diff\n\nThe files `<name>.parquet` beside `diff.json`. In SQL each has one more column, `diff`, in front.\n"
     )
     parts += [_table(table) for table in DIFF_TABLES.values()]
-    parts.append("## Views\n\nWhat `magneton sql` offers beside the tables; `magneton tables NAME` shows their SQL.\n")
+    parts.append(
+        "## Views\n\nA view is a table that `magneton sql` computes from the tables above. `magneton tables NAME` shows its SQL.\n"
+    )
     parts += [_table(table) for table in (RUNS, *(v.table for v in VIEWS.values()))]
-    parts.append(f"The column `{RUN_COLUMN.name}` tells recordings apart: labels need not be unique, it is.\n")
+    parts.append(f"The column `{RUN_COLUMN.name}` tells recordings apart. It is unique; labels need not be.\n")
     parts.append(_codes("Warnings", "The codes of the table `warnings`.", WARNING_CODES))
     parts.append(_codes("Quarantine", "The reasons of the table `quarantine`.", QUARANTINE_REASONS))
     parts.append(_codes("Flags of power readings", "The flags of the table `power`.", POWER_FLAGS))

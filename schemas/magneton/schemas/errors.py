@@ -1,4 +1,4 @@
-"""Typed errors. Each knows what was wrong, where, and what to do about it.
+"""Typed errors. Each knows the reason, the file and the remedy.
 
 The command line turns any ``MagnetonError`` into one line on stderr and the error's exit code, in one place
 (``magneton.cli.app``). Library users catch the class they care about.
@@ -23,7 +23,7 @@ def printable(text: object) -> str:
 
 
 class MagnetonError(Exception):
-    """Base of every error a user can cause or mend.
+    """Base of every error that a user can mend.
 
     Args:
         reason: what is wrong, in one clause.
@@ -53,11 +53,11 @@ class MagnetonError(Exception):
 
 
 class UsageError(MagnetonError):
-    """The command or call does not make sense as given."""
+    """The options or arguments contradict one another, or have values that are not allowed."""
 
 
 class MissingDependencyError(MagnetonError):
-    """Something optional that this needs is not installed."""
+    """An optional package that this command needs is not installed."""
 
 
 class InputNotFoundError(MagnetonError):
@@ -65,11 +65,11 @@ class InputNotFoundError(MagnetonError):
 
 
 class OutputExistsError(MagnetonError):
-    """The output is already there and overwriting was not asked for."""
+    """The output exists already, and overwriting was not requested."""
 
 
 class InputFormatError(MagnetonError):
-    """A file is not in any format we read, or breaks the format it claims."""
+    """A file is in no format that Magneton reads, or does not follow its format."""
 
 
 class TruncatedInputError(InputFormatError):
@@ -97,15 +97,15 @@ class SchemaVersionError(MagnetonError):
 
 
 class ClockAlignmentError(MagnetonError):
-    """Two clocks cannot be brought together from what was recorded."""
+    """Times of one clock cannot be converted to times of another: nothing was recorded that relates the two clocks."""
 
 
 class InsufficientPowerDataError(MagnetonError):
-    """Power samples do not cover enough of the window to say anything."""
+    """Power samples do not cover enough of the window."""
 
 
 class InsufficientRepeatsError(MagnetonError):
-    """Too few windows with an operation repeated, or with it run once, to say anything."""
+    """There are too few windows with the operation repeated, or too few with the operation run once."""
 
 
 class NotComparableError(MagnetonError):
@@ -117,4 +117,4 @@ class RankError(MagnetonError):
 
 
 class InvalidNameError(MagnetonError):
-    """A name cannot be used where it was given."""
+    """A name is not allowed in this place."""

@@ -35,7 +35,7 @@ def atomic_write(path: Path, data: bytes | str) -> None:
 
 @contextlib.contextmanager
 def publish_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
-    """Build a file aside and put it in place in one step, for files too large to hand to ``atomic_write``.
+    """Build a file under a hidden name and rename it into place, for files that are too large for ``atomic_write``.
 
     The body writes to the yielded temporary path, which lies beside ``path``. On an exception it is removed and an earlier
     ``path`` stays as it was.
@@ -65,7 +65,7 @@ def publish_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> Iterator[Path]:
-    """Build a directory aside and put it in place in one step.
+    """Build a directory under a hidden name and rename it into place.
 
     The body fills the yielded staging directory, which lies beside ``target`` on the same file system. On a normal
     exit the file called ``last`` (the manifest) must exist in it; the staging directory then takes the place of

@@ -9,6 +9,7 @@ import msgspec
 
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError
 from magneton.schemas.files import atomic_write
+from magneton.schemas.kinds import DeviceKind, FileRole
 from magneton.schemas.versions import MANIFEST_STEPS, SCHEMA_VERSION, upgrade_document
 
 MANIFEST_NAME = "manifest.json"
@@ -27,7 +28,7 @@ class FileEntry(msgspec.Struct, omit_defaults=True):
     sha256: str
     size_bytes: int
     path: str
-    role: str = "primary"
+    role: str = FileRole.PRIMARY
     kept: bool = True
 
 
@@ -40,7 +41,7 @@ class ClockAnchor(msgspec.Struct, omit_defaults=True):
 
 
 class Capture(msgspec.Struct, omit_defaults=True):
-    """One execution: the files it left, per rank. ``file`` is the ``path`` of the file that was read for it."""
+    """One execution of the system, observed in one way, on one rank. ``file`` is the ``path`` of the file that was read for it."""
 
     name: str
     kind: str
@@ -54,14 +55,14 @@ class Capture(msgspec.Struct, omit_defaults=True):
 
 
 class System(msgspec.Struct, omit_defaults=True):
-    """The system that ran: name, and versions of it and of what it stands on."""
+    """The system that ran: its name, its version and the versions of its libraries."""
 
     name: str | None = None
     versions: dict[str, str] = {}
 
 
 class Workload(msgspec.Struct, omit_defaults=True):
-    """The work done. NULL where nobody said; ``source`` tells who did."""
+    """The work that was done; null where it is unknown. ``source`` names where the numbers come from."""
 
     model: str | None = None
     batch: int | None = None
@@ -81,7 +82,7 @@ class Device(msgspec.Struct, omit_defaults=True):
     index: int | None = None
     name: str | None = None
     uuid: str | None = None
-    kind: str = "gpu"
+    kind: str = DeviceKind.GPU
 
 
 class Manifest(msgspec.Struct, omit_defaults=True):

@@ -111,7 +111,7 @@ def write_table(path: Path, table: Table, data: pa.Table) -> None:
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file, turning Arrow's errors into ours.
+    """Open a Parquet file. Errors of Arrow become typed errors of Magneton.
 
     Raises:
         InputNotFoundError: no such file.

@@ -28,13 +28,13 @@ _THREAD = (
 )
 _PLACE = (
     Column("module_id", INT, "innermost `nn.Module` call around it: row of `modules`"),
-    Column("module_call", INT, "that call itself: row of `frames`"),
+    Column("module_call", INT, "the call of that module: row of `frames`"),
     Column("step_id", INT, "step it belongs to: row of `steps`"),
 )
 
 CAPTURES = event_table(
     "captures",
-    "One execution of the recorded system on one rank: where it came from, its clock, and the fate of every input "
+    "One execution of the recorded system on one rank: its input file, its clock, and what became of every input "
     "event. `n_raw = n_kept + n_merged + n_ignored + n_quarantined`.",
     Column("kind", STRING, "`energy`, `profile`, `values`, `branches` or `graph_capture`"),
     Column("source_format", STRING, "format of the input, e.g. `kineto`"),
@@ -55,7 +55,7 @@ CAPTURES = event_table(
 
 WARNINGS = plain_table(
     "warnings",
-    "What was noticed about a capture and may change how far its numbers can be trusted.",
+    "What was noticed while a capture was read. It may limit the trust in the numbers of the capture.",
     Column("code", STRING, "stable code, see `docs/formats.md`"),
     Column("count", INT, "how often it was seen"),
     Column("message", STRING, "one sentence, with the first place where it was seen"),
@@ -80,7 +80,7 @@ OPS = event_table(
     Column("input_strides", STRING, "strides of the inputs in elements, JSON list"),
     Column("concrete_inputs", STRING, "values of scalar inputs as text, JSON list"),
     Column("collective", STRING, "collective communication: name, group and sizes, JSON"),
-    Column("attributes", STRING, "what else the format says of the call (graph node, HLO module, provider ...), JSON"),
+    Column("attributes", STRING, "other fields of the call in the input (graph node, HLO module, provider ...), JSON"),
     Column("flags", STRING, "codes that apply to this row, space separated, e.g. `inferred_end`"),
 )
 
@@ -121,14 +121,14 @@ KERNELS = event_table(
     Column(
         "capture_launch_id",
         INT,
-        "call that put it into the graph, in a capture of kind `graph_capture`: row of `launches`",
+        "call that captured it into the graph, in a capture of kind `graph_capture`: row of `launches`",
     ),
     Column(
         "layer",
         INT,
-        "which of the repeating blocks of the kernel sequence it lies in, from 0; only where graphs are replayed",
+        "number of the layer it lies in, from 0. Layers are the repeating blocks of the kernel sequence; only where graphs are replayed",
     ),
-    Column("layer_position", INT, "its place in the block; kernels that correspond have the same"),
+    Column("layer_position", INT, "its place in the layer; corresponding kernels of two layers have the same place"),
     Column("bytes", INT, "bytes moved", "bytes"),
     Column("grid", INTS, "grid size"),
     Column("block", INTS, "block size"),
@@ -136,7 +136,7 @@ KERNELS = event_table(
     Column("shared_memory_bytes", INT, "shared memory per block", "bytes"),
     Column("occupancy_percent", FLOAT, "estimated achieved occupancy", "%"),
     Column("collective", STRING, "collective communication: name, group and sizes, JSON"),
-    Column("attributes", STRING, "what else the format says of the activity (HLO instruction, mangled name ...), JSON"),
+    Column("attributes", STRING, "other fields of the activity in the input (HLO instruction, mangled name ...), JSON"),
 )
 
 FRAMES = event_table(
@@ -213,8 +213,8 @@ COUNTERS = event_table(
 
 FLOWS = event_table(
     "flows",
-    "One arrow between two slices; `ts_ns` and `dur_ns` run from its start to its end. Arrows that only repeat a "
-    "correlation id are folded into that link and counted as merged.",
+    "One arrow between two slices; `ts_ns` and `dur_ns` run from its start to its end. An arrow that only repeats a "
+    "correlation id is not a row here. It is counted as merged.",
     Column("flow_id", INT, "identity within the run"),
     Column("category", STRING, "category as written, e.g. `fwdbwd`"),
     Column("source_kind", STRING, "table of the source row: `ops`, `launches`, `kernels`, `frames`, `annotations`"),
@@ -246,18 +246,18 @@ USES = plain_table(
 
 TENSORS = plain_table(
     "tensors",
-    "One value of the dataflow and its fingerprint, from a capture of kind `values`: a set of elements of one storage at "
-    "one version. Views add their arrangement to the value they show; a write makes a new value. Statistics are over "
-    "the finite elements; elements at the limit of the dtype or beyond 1e30 count as infinite.",
+    "One value of the dataflow and its fingerprint, from a capture of kind `values`. A value is a set of elements of one "
+    "storage at one version. A view of a value adds a sketch of its arrangement to the row. A write makes a new value. "
+    "Statistics are over the finite elements; elements at the limit of the dtype or beyond 1e30 count as infinite.",
     Column("tensor_id", INT, "identity within the capture, in order of definition"),
     Column("storage_id", INT, "memory it lies in; unique within the capture, never used again"),
     Column("version", INT, "how often that memory had been written to"),
     Column("dims", INTS, "shape when first seen"),
     Column("dtype", STRING, "type of the elements, e.g. `float32`"),
-    Column("precision", STRING, "coarsest floating type anywhere upstream of it, which sets how far it may differ"),
+    Column("precision", STRING, "coarsest floating type that it was computed with; it sets the tolerance of a match"),
     Column("numel", INT, "number of elements", "elements"),
     Column("role", STRING, "`input`, `parameter` or `output` of the program; NULL in between"),
-    Column("constant", BOOL, "derives from parameters and literals alone, not from an input"),
+    Column("constant", BOOL, "computed from parameters and literals alone, not from an input"),
     Column("n_nan", INT, "elements that are not a number", "elements"),
     Column("n_posinf", INT, "infinite elements, positive", "elements"),
     Column("n_neginf", INT, "infinite elements, negative", "elements"),
@@ -271,14 +271,22 @@ TENSORS = plain_table(
     Column("max", FLOAT, "greatest value"),
     Column("quantiles", FLOATS, "values at 1/8, 1/4, 1/2, 3/4 and 7/8, from at most 4,096 elements evenly taken"),
     Column("hash", STRING, "integers and booleans: hash of the elements in order; NULL for floating types"),
-    Column("sketches", SKETCHES, "order-sensitive count sketches of the centred values, one per arrangement seen"),
+    Column(
+        "sketches",
+        SKETCHES,
+        "order-sensitive count sketches of the centred values, one per arrangement in which the program viewed it",
+    ),
     Column(
         "slices",
         SLICES,
-        "count sketches of the slices along the first axis (of at most 16) and another (of at most 8), that axis first in the "
-        "shape, axes of length 1 left out; not centred",
+        "count sketches of the slices along the first axis (at most 16 slices) and along one other axis (at most 8). The shape "
+        "names the sliced axis first and leaves out axes of length 1. Not centred",
     ),
-    Column("singular_values", SINGULAR, "largest singular values of its matricisations, where they were asked for"),
+    Column(
+        "singular_values",
+        SINGULAR,
+        "largest singular values of the tensor as a matrix, per way to make it one; only on request",
+    ),
     Column(
         "why_no_values",
         STRING,
@@ -316,6 +324,9 @@ QUARANTINE = plain_table(
     Column("position", INT, "0-based position in the input's event list"),
     Column("raw", STRING, "the event as written, cut to 2,000 characters, invalid bytes replaced"),
 )
+
+# The tables that a capture of values fills.
+VALUES_TABLES = ("ops", "tensors", "uses", "modules", "frames")
 
 RUN_TABLES: dict[str, Table] = {
     t.name: t

@@ -1,15 +1,15 @@
-"""Count sketches of tensors: the hashes that every recorder shares, and a plain reference of what they compute.
+"""Count sketches of tensors: the hashes that all recorders use, and a plain reference implementation.
 
 A sketch adds each element, with a sign, to one of ``BUCKETS`` buckets. It is linear, and the norm of the difference of two
-sketches estimates the norm of the difference of the tensors. Bucket and sign come from one hash per axis (buckets add
-modulo ``BUCKETS``, signs multiply), and the hash of an axis is keyed by its length and by which of the equally long axes
-it is, not by its place: a permuted tensor has the same sketch. Axes of length 1 do not count.
+sketches estimates the norm of the difference of the tensors. Bucket and sign of an element come from one hash per axis: buckets add
+modulo ``BUCKETS``, signs multiply. The hash of an axis depends on the length of the axis, and on its number among the axes of this
+length. It does not depend on the place of the axis. So a permuted tensor has the same sketch. Axes of length 1 do not count.
 
 The *flat* sketch follows the elements in logical (row-major) order, whatever the shape: element ``i`` is hashed as entry
 ``(i // BLOCK, i % BLOCK)`` of a matrix of two axes of their own. A reshaped tensor has the same flat sketch.
 
 Hashes are integer arithmetic (the finaliser of splitmix64), so they are the same in every process, on every machine and
-with every release of NumPy. Changing any of it makes recordings incomparable: it needs a new schema version.
+with every release of NumPy. A change of the hashes makes recordings incomparable, so it needs a new schema version.
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ def column_hash() -> tuple[Ints, Floats]:
 
 
 def arrangement_key(shape: Sequence[int]) -> str:
-    """Return which arrangements compare: lengths above 1, ascending, e.g. ``64x128x768``; ``1`` where there is none."""
+    """Return the key of an arrangement; two sketches compare if their keys are equal.
+
+    The key lists the lengths above 1 in ascending order, e.g. ``64x128x768``. Without any it is ``1``.
+    """
     return "x".join(map(str, sorted(n for n in shape if n > 1))) or "1"
 
 

@@ -75,9 +75,9 @@ def update_manifest(document: dict[str, Any]) -> dict[str, Any]:
 
 def _places(known: _Manifest) -> tuple[list[str], list[bool]]:
     """Return the path of each file, and whether a file of the recording lies there."""
-    last = {file.path: number for number, file in enumerate(known.files) if file.path is not None}
-    kept = [last.get(file.path) == number for number, file in enumerate(known.files)]
-    paths = RawPaths(path for path in last if path is not None)
+    last: dict[str, int] = {file.path: number for number, file in enumerate(known.files) if file.path is not None}
+    kept = [file.path is not None and last[file.path] == number for number, file in enumerate(known.files)]
+    paths = RawPaths(last)
     free = [c for c in known.captures if c.file is not None]
     places = []
     for file, is_kept in zip(known.files, kept, strict=True):
@@ -115,11 +115,6 @@ def _files_of_captures(known: _Manifest, places: list[str]) -> list[str | None]:
         if found[number] is None and capture.file is not None:
             found[number] = f"{capture.folders()[0]}/{PurePosixPath(capture.file).name}"
     return found
-
-
-def update_diff(document: dict[str, Any]) -> dict[str, Any]:
-    """Return the document as it is: a diff names no files."""
-    return document
 
 
 def _update_files(key: str) -> Callable[[Any, Path], Any]:

@@ -1,4 +1,4 @@
-"""One version number for everything we write, and the steps that bring older files up to it.
+"""One version number for all files, and the steps that bring older files up to it.
 
 A version-N reader opens any older version by applying the steps to k = old+1 .. N, refuses a newer one by name, and
 refuses a file that states none. The steps to one version live in one module, for example ``update_to_2``, and are
@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from magneton.schemas import update_to_2
+from magneton.schemas import update_diff_to_2, update_to_2
 from magneton.schemas.errors import SchemaVersionError
 
 SCHEMA_VERSION = 2
@@ -28,9 +28,9 @@ DocumentStep = Callable[[dict[str, Any]], dict[str, Any]]
 # version -> table name -> step
 TableSteps = Mapping[int, Mapping[str, TableStep]]
 
-TABLE_STEPS: dict[int, Mapping[str, TableStep]] = {2: update_to_2.TABLES}
+TABLE_STEPS: dict[int, Mapping[str, TableStep]] = {2: {**update_to_2.TABLES, **update_diff_to_2.TABLES}}
 MANIFEST_STEPS: dict[int, DocumentStep] = {2: update_to_2.update_manifest}
-DIFF_STEPS: dict[int, DocumentStep] = {2: update_to_2.update_diff}
+DIFF_STEPS: dict[int, DocumentStep] = {2: update_diff_to_2.update_diff}
 
 
 def supported() -> str:

@@ -21,7 +21,7 @@ _COUNTER = iter(range(10**9))
 def op(name: str, *shapes: tuple[int, ...], kernels: int = 1, ns: float = 10.0, module: str | None = None) -> Node:
     """An operator with device work."""
     order = next(_COUNTER)
-    work = Work(kernel_ns=ns, share_ns=ns, n_kernels=kernels, n_calls=1, class_ns={name: ns})
+    work = Work(time_ns=ns, share_ns=ns, n_kernels=kernels, n_calls=1, class_ns={name: ns})
     return Node("op", name, order, (order, 0), tuple(shapes) or None, module, work=work)
 
 

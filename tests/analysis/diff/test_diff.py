@@ -16,9 +16,9 @@ from tests.support.kineto import Trace
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
 from magneton.analysis.diff.regions import build
-from magneton.flows.diff import DiffSettings, Published, compare
 from magneton.flows.extras import ExtraFiles
-from magneton.flows.normalize import normalize
+from magneton.flows.pairs import DiffSettings, Published, compare
+from magneton.flows.traces import normalize
 from magneton.schemas.diffdoc import DiffDocument, read_diff
 from magneton.schemas.errors import (
     InputFormatError,
@@ -63,7 +63,7 @@ def run(
 def adds_up(document: DiffDocument) -> None:
     """Regions, groups and every roll-up hold the same work as the totals."""
     for side in "ab":
-        for what in ("kernel_ns", "transfer_ns"):
+        for what in ("time_ns", "transfer_ns"):
             total = getattr(document.totals[what], side)
             assert sum(getattr(r, f"{what}_{side}") or 0 for r in document.regions) == pytest.approx(total, rel=1e-9)
             assert sum(getattr(getattr(g, what), side) or 0 for g in document.groups) == pytest.approx(total, rel=1e-9)
@@ -83,12 +83,12 @@ def test_a_run_against_itself_shows_nothing(tmp_path: Path) -> None:
 def test_totals_are_per_step_and_exact(tmp_path: Path) -> None:
     """3 layers of a 10 us and a 2 us kernel, against 12.5 us ones in a run of other length."""
     document = run(tmp_path, model(10.0, steps=3), model(12.5, steps=5)).document
-    assert document.totals["kernel_ns"].a == 36_000.0
-    assert document.totals["kernel_ns"].b == 43_500.0
+    assert document.totals["time_ns"].a == 36_000.0
+    assert document.totals["time_ns"].b == 43_500.0
     assert document.comparison.unit == "step"
     assert [len(s.steps_used) for s in (document.a, document.b)] == [3, 5]
-    [group] = [g for g in document.groups if g.kernel_ns.delta]
-    assert (group.module_a, group.ops_a, group.n_regions, group.kernel_ns.delta) == (
+    [group] = [g for g in document.groups if g.time_ns.delta]
+    assert (group.module_a, group.ops_a, group.n_regions, group.time_ns.delta) == (
         "Model/Block/Linear",
         "aten::addmm",
         3,
@@ -105,11 +105,11 @@ def test_swapping_the_sides_swaps_the_result(tmp_path: Path) -> None:
     one = run(tmp_path, a, b, out="one").document
     other = run(tmp_path, tmp_path / "b.json", tmp_path / "a.json", out="other").document
     assert one.coverage.a == other.coverage.b
-    assert one.totals["kernel_ns"].delta == -(other.totals["kernel_ns"].delta or 0)
+    assert one.totals["time_ns"].delta == -(other.totals["time_ns"].delta or 0)
 
     def regions(document: DiffDocument, left: str, right: str) -> set[tuple[object, ...]]:
         return {
-            tuple(getattr(r, f"{what}_{side}") for side in (left, right) for what in ("module", "ops", "kernel_ns"))
+            tuple(getattr(r, f"{what}_{side}") for side in (left, right) for what in ("module", "ops", "time_ns"))
             for r in document.regions
         }
 
@@ -129,7 +129,7 @@ def test_transfers_are_kept_apart(tmp_path: Path) -> None:
         trace.copy("aten::copy_", us, 4096)
         block(trace, 1)
     document = run(tmp_path, a, b).document
-    assert document.totals["kernel_ns"].delta == 0
+    assert document.totals["time_ns"].delta == 0
     assert document.totals["transfer_ns"].delta == -400_000.0
     assert document.findings == []
     adds_up(document)
@@ -140,7 +140,7 @@ def test_overlapping_kernels_share_the_time(tmp_path: Path) -> None:
     kernels = [e for e in trace.events if e["cat"] == "kernel"]
     kernels[1].update(ts=kernels[0]["ts"] + 5.0, dur=7.0, tid=8)
     document = run(tmp_path, trace, model()).document
-    assert document.totals["kernel_ns"].a == 41_000.0
+    assert document.totals["time_ns"].a == 41_000.0
     assert document.totals["share_ns"].a == 41_000.0 - 5_000.0
 
 
@@ -188,7 +188,7 @@ def test_work_is_never_lost(tmp_path_factory: pytest.TempPathFactory, left: list
         traces.append(trace)
     document = run(tmp_path, *traces).document
     adds_up(document)
-    assert document.totals["kernel_ns"].a == sum(3000.0 + 1000 * i for i in range(len(left)))
+    assert document.totals["time_ns"].a == sum(3000.0 + 1000 * i for i in range(len(left)))
 
 
 # Fault cases whose values belong to the diff.
@@ -198,18 +198,18 @@ def test_different_numbers_of_steps(tmp_path: Path) -> None:
     """Case 62: three steps with a warm-up against four steady ones."""
     case = FAULTS / "62-diff-different-iterations"
     document = run(tmp_path, case / "a.json", case / "b.json").document
-    assert document.totals["kernel_ns"].delta_percent == 0.0
+    assert document.totals["time_ns"].delta_percent == 0.0
     assert document.findings == []
     assert document.comparison.unit == "step"
     assert "warmup_dropped" in {n.code for n in document.comparison.notes}
     assert (document.a.n_steps_recorded, document.b.n_steps_recorded) == (3, 4)
     every = run(tmp_path, case / "a.json", case / "b.json", DiffSettings(all_steps=True)).document
-    assert every.a.kernel_time.mean_ns == 200_000.0
-    assert every.a.kernel_time.median_ns == 100_000.0
+    assert every.a.step_time.mean_ns == 200_000.0
+    assert every.a.step_time.median_ns == 100_000.0
     assert "step_variation" in {n.code for n in every.comparison.notes}
     assert all(f.verdict == "inconclusive" for f in every.findings)
     skipped = run(tmp_path, case / "a.json", case / "b.json", DiffSettings(skip_steps=1)).document
-    assert skipped.totals["kernel_ns"].delta == 0.0
+    assert skipped.totals["time_ns"].delta == 0.0
 
 
 def test_different_batch(tmp_path: Path) -> None:
@@ -218,8 +218,8 @@ def test_different_batch(tmp_path: Path) -> None:
     with pytest.raises(NotComparableError, match=r"aten::mm ran on \[\[8, 1024\], .*\[\[16, 1024\]"):
         run(tmp_path, case / "a.json", case / "b.json")
     document = run(tmp_path, case / "a.json", case / "b.json", DiffSettings(per="sample")).document
-    assert (document.totals["kernel_ns"].a, document.totals["kernel_ns"].b) == (12_500.0, 10_000.0)
-    assert document.totals["kernel_ns"].delta_percent == pytest.approx(-20.0)
+    assert (document.totals["time_ns"].a, document.totals["time_ns"].b) == (12_500.0, 10_000.0)
+    assert document.totals["time_ns"].delta_percent == pytest.approx(-20.0)
     assert (document.comparison.units_a, document.comparison.units_b) == (8.0, 16.0)
     assert document.coverage.a == 1.0
 
@@ -236,14 +236,14 @@ def serving(decodes: int) -> Trace:
 
 def test_tokens_of_more_decodes_are_no_difference(tmp_path: Path) -> None:
     document = run(tmp_path, serving(20), serving(4), DiffSettings(per="token", all_steps=True)).document
-    assert document.totals["kernel_ns"].a == pytest.approx(document.totals["kernel_ns"].b)
-    assert document.totals["kernel_ns"].a == pytest.approx((502_000 + 12_000) / 1010)
+    assert document.totals["time_ns"].a == pytest.approx(document.totals["time_ns"].b)
+    assert document.totals["time_ns"].a == pytest.approx((502_000 + 12_000) / 1010)
 
 
 @pytest.mark.parametrize("unit", [1.0, 32.0])
 def test_what_is_too_coarse_does_not_depend_on_the_unit(unit: float) -> None:
     def calls(name: str) -> list[Node]:
-        work = [Work(n_calls=1, kernel_ns=100, n_kernels=2).divided(unit) for _ in range(5)]
+        work = [Work(n_calls=1, time_ns=100, n_kernels=2).divided(unit) for _ in range(5)]
         return [Node("op", name, n, (n, 0), work=w) for n, w in enumerate(work)]
 
     pair = Correspondence(calls("aten::mul"), calls("aten::add"), 0.5, frozenset({"order"}))
@@ -256,9 +256,9 @@ def test_fusion_many_to_one(tmp_path: Path) -> None:
     document = run(tmp_path, case / "a.json", case / "b.json").document
     [region] = document.regions
     assert (region.module_a, region.module_b) == ("Act_0", "Act_0")
-    assert (region.kernel_ns_a, region.kernel_ns_b) == (30_000.0, 12_000.0)
+    assert (region.time_ns_a, region.time_ns_b) == (30_000.0, 12_000.0)
     assert (region.n_kernels_a, region.n_kernels_b) == (3, 1)
-    assert document.totals["kernel_ns"].delta_percent == pytest.approx(-60.0)
+    assert document.totals["time_ns"].delta_percent == pytest.approx(-60.0)
 
 
 def test_shuffled_self(tmp_path: Path) -> None:
@@ -357,11 +357,11 @@ def test_without_power_there_are_no_joules(tmp_path: Path) -> None:
 def test_what_is_written(tmp_path: Path) -> None:
     published = run(tmp_path, model(10.0), model(20.0))
     names = sorted(p.name for p in published.directory.iterdir())
-    assert names == ["diff.json", "findings.parquet", "matches.parquet", "regions.parquet", "report.md", "runs"]
+    assert names == ["diff.json", "findings.parquet", "matches.parquet", "regions.parquet", "report.md"]
     assert read_diff(published.directory) == published.document
     regions = pq.read_table(published.directory / "regions.parquet")
     assert regions.num_rows == len(published.document.regions)
-    assert regions.schema.field("kernel_ns_a").metadata[b"magneton.unit"] == b"ns"
+    assert regions.schema.field("time_ns_a").metadata[b"magneton.unit"] == b"ns"
     report = (published.directory / "report.md").read_text()
     assert "Where they differ" in report
     assert "Model/Block/Linear" in report.replace("\\", "") or "Block/Linear" in report
@@ -431,7 +431,7 @@ def test_the_command(tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["totals"]["kernel_ns"]["delta"] == 30_000.0
+    assert json.loads(done.stdout)["totals"]["time_ns"]["delta"] == 30_000.0
     done = subprocess.run(
         [*command[:4], "run 'a' $x.json", "absent"], cwd=tmp_path, capture_output=True, text=True, check=False
     )

@@ -66,14 +66,14 @@ def test_totals_are_the_right_ones(diffs: Diffs, pair: str) -> None:
     facts = {f.path: f.values for f in parse(diffs.shared)}
     for side, path in zip((document.a, document.b), PAIRS[pair], strict=True):
         right = facts[path]
-        assert printed(side.inventory["kernel_ns"], right["kern_ms"]) == right["kern_ms"]
+        assert printed(side.inventory["time_ns"], right["kern_ms"]) == right["kern_ms"]
         assert printed(side.inventory["device_ns"], right["gpu_ms"]) == right["gpu_ms"]
-        assert printed(side.inventory["linked_kernel_ns"], right["linked_kern_ms"]) == right["linked_kern_ms"]
+        assert printed(side.inventory["linked_time_ns"], right["linked_kern_ms"]) == right["linked_kern_ms"]
         assert side.inventory["n_kernels"] == int(right["n_kern"])
-        used = document.totals["kernel_ns"].a if side is document.a else document.totals["kernel_ns"].b
+        used = document.totals["time_ns"].a if side is document.a else document.totals["time_ns"].b
         assert used is not None
         # Everything linked lies in the steps, all of which are used.
-        assert used * side.kernel_time.n_steps == pytest.approx(side.inventory["linked_kernel_ns"], rel=1e-9)
+        assert used * side.step_time.n_steps == pytest.approx(side.inventory["linked_time_ns"], rel=1e-9)
 
 
 @pytest.mark.parametrize("pair", ["qwen", "timesformer", "bert", "flux", "alexnet", "hta"])
@@ -83,12 +83,12 @@ def test_operators_cost_what_the_facts_say(diffs: Diffs, pair: str) -> None:
     rows = {row.name_a or row.name_b: row for row in document.rollups["op"]}
     checked = 0
     for side, path in zip("ab", PAIRS[pair], strict=True):
-        steps = (document.a if side == "a" else document.b).kernel_time.n_steps
+        steps = (document.a if side == "a" else document.b).step_time.n_steps
         for name, (ms, count) in facts[path].items():
             if name.startswith("<") or count == 0:
                 continue
             row: RollupRow = next(r for n, r in rows.items() if n and n[:NAME_CHARS] == name[:NAME_CHARS])
-            total = sum(getattr(amount, side) or 0.0 for amount in (row.kernel_ns, row.transfer_ns)) * steps
+            total = sum(getattr(amount, side) or 0.0 for amount in (row.time_ns, row.transfer_ns)) * steps
             assert float(printed(total, ms)) == pytest.approx(
                 float(ms), abs=1.5 * 10 ** Decimal(ms).as_tuple().exponent
             ), name
@@ -106,13 +106,13 @@ def test_coverage(diffs: Diffs, pair: str, least: float) -> None:
 
 def test_flux_is_slower_with_the_other_attention(diffs: Diffs) -> None:
     document = diffs("flux").document
-    assert document.totals["kernel_ns"].delta_percent == pytest.approx(13.8, abs=0.05)
-    assert (document.a.kernel_time.n_steps, document.b.kernel_time.n_steps) == (1, 1)
+    assert document.totals["time_ns"].delta_percent == pytest.approx(13.8, abs=0.05)
+    assert (document.a.step_time.n_steps, document.b.step_time.n_steps) == (1, 1)
 
 
 def test_alexnet_against_itself_differs_in_transfers_only(diffs: Diffs) -> None:
     document = diffs("alexnet").document
-    assert document.totals["kernel_ns"].delta_percent == pytest.approx(0.34, abs=0.01)
+    assert document.totals["time_ns"].delta_percent == pytest.approx(0.34, abs=0.01)
     assert document.totals["transfer_ns"].delta_percent == pytest.approx(-29.6, abs=0.1)
     assert document.findings == []
     assert (document.coverage.n_only_a, document.coverage.n_only_b) == (0, 0)
@@ -136,7 +136,7 @@ def test_swapping_the_sides_swaps_the_result(diffs: Diffs, pair: str) -> None:
     assert (one.coverage.a, one.coverage.b) == (other.coverage.b, other.coverage.a)
 
     def rows(document: DiffDocument, left: str, right: str) -> list[tuple[object, ...]]:
-        what = ("module", "ops", "n_kernels", "kernel_ns")
+        what = ("module", "ops", "n_kernels", "time_ns")
         found = [tuple(str(getattr(r, f"{w}_{s}")) for s in (left, right) for w in what) for r in document.regions]
         return sorted(found)
 
@@ -158,14 +158,14 @@ def test_regions_hold_all_of_the_work(diffs: Diffs) -> None:
     for pair in ("qwen", "hta", "flux"):
         document = diffs(pair).document
         for side in "ab":
-            for what in ("kernel_ns", "transfer_ns", "share_ns"):
+            for what in ("time_ns", "transfer_ns", "share_ns"):
                 total = getattr(document.totals[what], side)
                 assert sum(getattr(r, f"{what}_{side}") or 0.0 for r in document.regions) == pytest.approx(
                     total, rel=1e-9
                 )
             for rows in document.rollups.values():
-                total = getattr(document.totals["kernel_ns"], side)
-                assert sum(getattr(r.kernel_ns, side) or 0.0 for r in rows) == pytest.approx(total, rel=1e-9)
+                total = getattr(document.totals["time_ns"], side)
+                assert sum(getattr(r.time_ns, side) or 0.0 for r in rows) == pytest.approx(total, rel=1e-9)
 
 
 def test_labels_of_qwen(diffs: Diffs, root: Path) -> None:

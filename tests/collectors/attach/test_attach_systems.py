@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from magneton.collectors.attach.request import Answer, Order, Region, RepeatOrder, read_answers
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest, Region, RepeatRequest, read_replies
 from magneton.collectors.attach.system_replays import SystemReplays
 
 pytestmark = pytest.mark.systems
@@ -28,22 +28,22 @@ class Attached:
     """Replays in this process, of regions by name."""
 
     def __init__(self, folder: Path, system: str, names: list[str]) -> None:
-        self.folder = folder / "answers"
+        self.folder = folder / "replies"
         self.folder.mkdir(exist_ok=True)
-        plan = RepeatOrder([Region(n, False, 1, system) for n in names], 0.01, 2, 2, alone=True)
-        order = Order(
+        plan = RepeatRequest([Region(n, False, 1, system) for n in names], 0.01, 2, 2, alone=True)
+        request = CaptureRequest(
             "repeat", str(folder / "raw"), str(self.folder), warmup_steps=1, steps=None, sensors=[], repeat=plan
         )
-        self.order, self.replays = order, SystemReplays(order, system)
+        self.request, self.replays = request, SystemReplays(request, system)
 
-    def answer(self) -> Answer:
+    def reply(self) -> CaptureReply:
         self.replays._guarded(self.replays._end)
-        (found,) = read_answers(self.order)
+        (found,) = read_replies(self.request)
         assert found.failure is None
         return found
 
     def regions(self) -> dict[str, str | None]:
-        return {r.region.name: r.reason for r in self.answer().repeats}
+        return {r.region.name: r.reason for r in self.reply().repeats}
 
 
 Attach = Callable[..., Attached]
@@ -196,7 +196,7 @@ def test_programs_are_let_go(jax: Any, attach: Attach) -> None:
     there = weakref.ref(f)
     del f
     gc.collect()
-    assert there() is None and found.answer().steps == 3
+    assert there() is None and found.reply().steps == 3
 
 
 def test_nothing_that_goes_wrong_reaches_the_program(jax: Any, attach: Attach) -> None:

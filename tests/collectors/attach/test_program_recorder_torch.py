@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 from magneton.collectors import Workload, record  # noqa: E402
 from magneton.collectors.recording.knobs import environment_knobs, model_knobs, torch_knobs  # noqa: E402
 from magneton.collectors.recording.program import NO_SECOND, modules_in  # noqa: E402
-from magneton.flows.normalize import normalize  # noqa: E402
+from magneton.flows.traces import normalize  # noqa: E402
 from magneton.schemas.errors import InputFormatError, UsageError  # noqa: E402
 from magneton.schemas.manifest import Manifest, read_manifest  # noqa: E402
 from magneton.schemas.parquet import read_table, write_table  # noqa: E402
@@ -120,7 +120,7 @@ def test_the_tables_of_such_a_recording(recorded: Path, tmp_path: Path) -> None:
 
 
 def options_overwrite() -> Any:
-    from magneton.flows.normalize import NormalizeOptions
+    from magneton.flows.traces import NormalizeOptions
 
     return NormalizeOptions(overwrite=True)
 
@@ -391,7 +391,7 @@ def test_the_exit_code_is_passed_on(tmp_path: Path, run: Run) -> None:
     manifest = manifest_of(tmp_path)
     assert manifest.incomplete
     assert "The command ended with exit code 7." in manifest.notes
-    assert "The profile capture ended after 5 of 5 steps." not in manifest.notes
+    assert "The capture of profile ended after 5 of 5 steps." not in manifest.notes
     assert "Captures that were wanted and are missing: values." in manifest.notes
     assert [c.kind for c in manifest.captures] == ["profile"]
 
@@ -453,7 +453,7 @@ def test_a_recorder_that_fails_leaves_the_program_alone(tmp_path: Path, run: Run
         """,
         options=("--capture", "values"),
     )
-    assert "the values capture failed: OSError: disk full" in done.stderr
+    assert "the capture of values failed: OSError: disk full" in done.stderr
     assert "AssertionError" not in done.stderr
 
 

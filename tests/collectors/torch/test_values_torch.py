@@ -435,7 +435,7 @@ def test_compiled_regions_are_looked_into_eagerly_and_said_so() -> None:
     inside = [json.loads(op.row["attributes"] or "{}").get("compiled", False) for op in got.ops]
     assert inside == [True, True, True, False]
     assert capture.notes == [
-        "3 operators of the values capture lie in regions under torch.compile; they were looked into eagerly, while the "
+        "3 operators of the capture of values lie in regions under torch.compile; they were looked into eagerly, while the "
         "profile times the compiled code."
     ]
     x = randn(4, 4)

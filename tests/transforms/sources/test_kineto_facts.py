@@ -37,7 +37,7 @@ def test_every_kineto_file_normalises_and_its_books_balance(file: str, shared: P
     assert capture["source_format"] == "kineto"
     assert capture["n_raw"] == sum(capture[c] for c in ("n_kept", "n_merged", "n_ignored", "n_quarantined"))
     assert capture["n_quarantined"] == 0
-    assert run.manifest.captures[0].file == f"raw/profile/rank0/{Path(file).name}"
+    assert run.manifest.captures[0].file == f"raw/profile/rank{capture['rank']}/{Path(file).name}"
 
 
 def busy_ns(rows: list[dict[str, Any]]) -> int:

@@ -15,6 +15,7 @@ import pytest
 from tests.support.normalized import Normalizer
 
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, TruncatedInputError
+from magneton.transforms.reading.codecs import TraceInput
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.sources.rows import Notes
 from magneton.transforms.sources.sqlite import nsys
@@ -186,16 +187,8 @@ def test_missing_tables_columns_and_names_are_unknown(tmp_path: Path) -> None:
     assert notes.base_unix_ns is None
 
 
-class FileInput:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def blocks(self):  # type: ignore[no-untyped-def]
-        yield self.path.read_bytes()
-
-
 def read(path: Path) -> None:
-    sqlite.read(FileInput(path), None, Limits())  # type: ignore[arg-type]
+    sqlite.read(TraceInput(path, Limits()), None, Limits())  # type: ignore[arg-type]
 
 
 def test_files_that_must_be_refused(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magneton.schemas.errors import InputFormatError, TruncatedInputError
+from magneton.transforms.reading.codecs import TraceInput
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.sources.rows import Notes, round_to_ns
 from magneton.transforms.sources.xla import protowire, xplane
@@ -230,30 +231,20 @@ def test_a_changed_byte_never_escapes_as_another_error(position: int, value: int
         rows_of(bytes(data))
 
 
-class FileInput:
-    """An input that is not compressed."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def blocks(self):  # type: ignore[no-untyped-def]
-        yield self.path.read_bytes()
-
-
 def test_a_profile_cut_off_anywhere_is_refused_as_such(tmp_path: Path) -> None:
     whole = gpu_profile()
     for size in (len(whole) - 1, len(whole) // 2, 10):
         path = tmp_path / "cut.xplane.pb"
         path.write_bytes(whole[:size])
         with pytest.raises(TruncatedInputError, match="stops in the middle"):
-            xplane.read(FileInput(path), None, Limits())  # type: ignore[arg-type]
+            xplane.read(TraceInput(path, Limits()), None, Limits())  # type: ignore[arg-type]
 
 
 def test_damage_inside_a_plane_is_not_called_cut_off(tmp_path: Path) -> None:
     path = tmp_path / "damaged.xplane.pb"
     path.write_bytes(message(1, message(2, "/host:CPU") + b"\x1a\x7f"))
     with pytest.raises(InputFormatError, match="damaged") as caught:
-        xplane.read(FileInput(path), None, Limits())  # type: ignore[arg-type]
+        xplane.read(TraceInput(path, Limits()), None, Limits())  # type: ignore[arg-type]
     assert not isinstance(caught.value, TruncatedInputError)
 
 

@@ -1,9 +1,8 @@
 """Joining an execution trace to the trace of the same run: its tensors become those of the trace's operators.
 
-PyTorch numbers its calls once for both: a node's ``rf_id`` is the ``Record function id`` of the operator. Files of before
-2024 do not write that; there the calls of a thread are matched as a whole: an execution trace lists per thread the same
-calls in the same order as the trace does, so the thread whose sequence of names is equal is the one. Of several traces
-(ranks) that fit, the one with the execution trace's process is taken.
+PyTorch gives each call one number for both files: the ``rf_id`` of a node is the ``Record function id`` of the operator. Files from
+before 2024 do not hold this number. In these files whole threads are matched: both files list the calls of a thread in the same
+order, so a thread is recognised by its sequence of names. If several traces (ranks) fit, the one with the same process is taken.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from magneton.schemas.kinds import CaptureKind
 from magneton.transforms.staging.stage import NONE, Stage
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class _Match:
-    """Operators of a trace and the calls of an execution trace that they are: three parallel columns."""
+    """Pairs of an operator of a trace and the same call of an execution trace, as three parallel columns."""
 
     track: Ints
     external_id: Ints
@@ -50,7 +50,7 @@ def join_execution_traces(files: Sequence[CaptureFile]) -> list[tuple[CaptureFil
     Returns:
         Pairs of an execution trace and its trace. The former have no stage any more, and ``said`` where they have joined.
     """
-    profiles = [f for f in files if f.kind == "profile" and f.stage is not None]
+    profiles = [f for f in files if f.kind == CaptureKind.PROFILE and f.stage is not None]
     lone = [f for f in profiles if f.stage is not None and f.stage.info.source_format == CHAKRA]
     traces = [f for f in profiles if f.stage is not None and f.stage.info.source_format != CHAKRA]
     free = list(traces)

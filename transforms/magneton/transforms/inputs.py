@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magneton.schemas.ids import sha256_copy, sha256_file
+from magneton.schemas.kinds import FileRole
 from magneton.schemas.manifest import FileEntry
 from magneton.schemas.raw_paths import RawPaths
 from magneton.transforms.recorded.known import Known
@@ -83,7 +84,7 @@ def tables_of(directory: Path) -> list[FileEntry]:
             sha256=sha256_file(table),
             size_bytes=table.stat().st_size,
             path=f"tables/{table.name}",
-            role="derived",
+            role=FileRole.DERIVED,
         )
         for table in sorted((directory / "tables").iterdir())
     ]

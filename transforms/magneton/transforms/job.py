@@ -1,4 +1,4 @@
-"""One job of the normaliser: its options, its input files on their way, and what joins it from other readers."""
+"""One job of the normaliser: its options, its input files, and what other readers add."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from magneton.schemas.checks import need_number, need_whole
+from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import Workload
 from magneton.schemas.raw_paths import capture_folder, extra_folder
 from magneton.transforms.inputs import RawFile
@@ -16,21 +18,18 @@ from magneton.transforms.power.join import PowerInput
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.recorded.known import Known
 from magneton.transforms.recorded.tables import RecordedTable
-from magneton.transforms.recorded.values import KIND as VALUES
 from magneton.transforms.recorded.values import ValuesInput
 from magneton.transforms.sources import Source
 from magneton.transforms.staging.stage import Stage
 
-PROFILE = "profile"
-GRAPH_CAPTURE = "graph_capture"
-DEFAULT_MEMORY_MB = 128
+DEFAULT_MEMORY_MB, MIN_MEMORY_MB = 128, 64
 
 Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
 class NormalizeOptions:
-    """How to normalise.
+    """How to normalise. A value that makes no sense raises ``UsageError``.
 
     Attributes:
         label: name of the run for people; default: the name of the first input.
@@ -39,7 +38,7 @@ class NormalizeOptions:
         allow_truncated: keep what can be read of a file that stops in the middle.
         max_event_dur_ns: longest credible event; longer ones are quarantined.
         max_decompressed_bytes: most bytes one file may decompress to.
-        max_ratio: most bytes out per byte in, past ``ratio_floor_bytes``.
+        max_ratio: largest ratio of decompressed to compressed bytes, once ``ratio_floor_bytes`` were decompressed.
         ratio_floor_bytes: see ``max_ratio``.
         memory_limit_mb: room for staged events in memory; more is spilled to disk beside the output.
         progress: called with what is being done, how much is done, and of how much (None: unknown).
@@ -56,6 +55,13 @@ class NormalizeOptions:
     memory_limit_mb: int = DEFAULT_MEMORY_MB
     progress: Progress | None = None
 
+    def __post_init__(self) -> None:
+        need_whole("max_event_dur_ns", self.max_event_dur_ns, least=0)
+        need_whole("max_decompressed_bytes", self.max_decompressed_bytes, least=0)
+        need_number("max_ratio", self.max_ratio, least=1)
+        need_whole("ratio_floor_bytes", self.ratio_floor_bytes, least=0)
+        need_whole("memory_limit_mb", self.memory_limit_mb, least=MIN_MEMORY_MB)
+
 
 @dataclass(frozen=True)
 class Extra:
@@ -64,7 +70,7 @@ class Extra:
     Attributes:
         tables: rows by table, without ``run_id`` (it is filled in); other missing columns are NULL.
         power: power logs; each becomes a capture. Their files need not be listed again.
-        values: values captures, with the directories of their files.
+        values: captures of values, with the directories of their files.
         recorded: tables that our recorder left beside its captures.
         workload: what is known of the work done; replaces the manifest's.
         files: files it came from; they enter the run id and are kept, those from elsewhere below ``raw/extra``.
@@ -91,14 +97,14 @@ class Extra:
             if log.capture is not None:
                 files.append(RawFile(log.path, capture_folder(log.capture.name, log.capture.rank)))
         for item in self.values:
-            folder = capture_folder(VALUES, item.rank, item.input_id or "0")
+            folder = capture_folder(CaptureKind.VALUES, item.rank, item.input_id or "0")
             files += [RawFile(path, folder) for path in item.files()]
         return files + [RawFile(item.path, item.folder()) for item in self.recorded]
 
 
 @dataclass
 class CaptureFile:
-    """One input file on its way.
+    """One input file while it is being read.
 
     Attributes:
         path: where it lies.

@@ -21,6 +21,7 @@ import pyarrow as pa
 from magneton.schemas.errors import InputFormatError, UsageError
 from magneton.schemas.files import publish_directory
 from magneton.schemas.ids import run_id
+from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import (
     MANIFEST_NAME,
     Capture,
@@ -35,7 +36,7 @@ from magneton.schemas.run_tables import RUN_TABLES
 from magneton.transforms.cuda_graphs.rewrite import place_replays_in
 from magneton.transforms.execution_traces import join_execution_traces
 from magneton.transforms.inputs import RawFile, give_places, keep, tables_of
-from magneton.transforms.job import GRAPH_CAPTURE, PROFILE, CaptureFile, Extra, NormalizeOptions
+from magneton.transforms.job import CaptureFile, Extra, NormalizeOptions
 from magneton.transforms.linking.capture_tables import EVENTS, write_capture
 from magneton.transforms.linking.host import NextIds
 from magneton.transforms.power.join import TraceSpan, time_line, write_power
@@ -67,7 +68,7 @@ def normalize(
         out: directory to publish.
         options: see ``NormalizeOptions``.
         capture_traces: traces taken while GPU graphs were captured, or a folder of them.
-        extra: rows and facts from other files.
+        extra: rows and facts from power logs, benchmark results and recorders.
 
     Returns:
         The manifest as written.
@@ -89,8 +90,10 @@ def normalize(
         allow_truncated=options.allow_truncated,
     )
     notes = list(extra.notes)
-    files = _find(inputs, PROFILE, limits, notes) + _find(capture_traces, GRAPH_CAPTURE, limits, notes)
-    if not any(f.kind == PROFILE for f in files) and not (extra.power or extra.values or extra.recorded):
+    files = _find(inputs, CaptureKind.PROFILE, limits, notes) + _find(
+        capture_traces, CaptureKind.GRAPH_CAPTURE, limits, notes
+    )
+    if not any(f.kind == CaptureKind.PROFILE for f in files) and not (extra.power or extra.values or extra.recorded):
         raise UsageError("no trace files were given", remedy="name at least one trace file or a folder of them")
     with publish_directory(out, last=MANIFEST_NAME, overwrite=options.overwrite) as directory:
         work = directory / ".work"
@@ -153,6 +156,15 @@ def normalize(
     return manifest
 
 
+def trace_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files that ``normalize`` would read for these inputs.
+
+    Raises:
+        InputNotFoundError, InputFormatError: an input is not there, or no trace in a format we read.
+    """
+    return [file.path for file in _find(paths, CaptureKind.PROFILE, Limits(), [])]
+
+
 def _find(paths: Sequence[Path], kind: str, limits: Limits, notes: list[str]) -> list[CaptureFile]:
     """Return the files to read; in folders, files of no known format are left out and noted."""
     found = []
@@ -167,13 +179,13 @@ def _find(paths: Sequence[Path], kind: str, limits: Limits, notes: list[str]) ->
             except InputFormatError:
                 notes.append(f"left out {member.name}: not a trace in a format we read")
         if not members:
-            raise InputFormatError("holds no trace files in a format we read", path=path)
+            raise InputFormatError("holds no trace files in a known format", path=path)
         found += _without_copies(members, notes)
     return found
 
 
 def _folder(path: Path) -> Path:
-    """Return the folder whose files are meant: a TensorBoard log keeps each profile in `plugins/profile/<time>`."""
+    """Return the folder that holds the files. A TensorBoard log keeps each profile in `plugins/profile/<time>`."""
     profiles = path / "plugins" / "profile"
     if not profiles.is_dir():
         return path
@@ -188,7 +200,7 @@ def _folder(path: Path) -> Path:
 
 
 def _without_copies(members: Sequence[CaptureFile], notes: list[str]) -> list[CaptureFile]:
-    """Leave out JSON that JAX writes beside an ``xplane.pb``: it is made of it, and says less."""
+    """Leave out the JSON that JAX writes beside an ``xplane.pb``. It is made from the ``xplane.pb`` and holds less."""
     if not any(m.source.FORMAT == "xplane" for m in members):
         return list(members)
     for member in members:
@@ -231,9 +243,9 @@ def _write_tables(
 ) -> list[Capture]:
     """Write all tables; return the captures that are not traces."""
     next_ids = NextIds()
-    ordered = sorted(files, key=lambda f: (f.kind != PROFILE, f.name, f.rank))
+    ordered = sorted(files, key=lambda f: (f.kind != CaptureKind.PROFILE, f.name, f.rank))
     timed = extra.power or extra.recorded
-    spans = [_span(f.stage) for f in ordered if f.stage is not None and f.kind == PROFILE] if timed else []
+    spans = [_span(f.stage) for f in ordered if f.stage is not None and f.kind == CaptureKind.PROFILE] if timed else []
     with RunWriter(directory, run) as writer:
         for done, file in enumerate(ordered):
             if options.progress is not None:

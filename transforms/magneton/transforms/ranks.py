@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from magneton.schemas.errors import RankError
+from magneton.schemas.kinds import CaptureKind
 
 if TYPE_CHECKING:
     from magneton.transforms.job import CaptureFile
@@ -21,7 +22,7 @@ def assign_ranks(files: Sequence[CaptureFile], *, of_several: bool) -> None:
 
     Args:
         files: files that were read.
-        of_several: several files or a folder were given: missing ranks are then worth a warning.
+        of_several: several files or a folder were given. Then missing ranks cause a warning.
 
     Raises:
         RankError: two files claim one rank, a rank is not below the world size, or ranks cannot be told apart.
@@ -30,7 +31,7 @@ def assign_ranks(files: Sequence[CaptureFile], *, of_several: bool) -> None:
         members = [f for f in files if f.kind == kind]
         for file in members:
             _rank(file, alone=len(members) == 1)
-        if kind == "profile":
+        if kind == CaptureKind.PROFILE:
             for file in members:
                 file.name = kind
             _check(members, of_several=of_several)
@@ -73,7 +74,7 @@ def _check(files: Sequence[CaptureFile], *, of_several: bool) -> None:
     if len(sizes) > 1:
         (one, first), (two, second) = list(sizes.items())[:2]
         raise RankError(
-            f"is of a job of {two} ranks, but {first.path} is of one of {one}",
+            f"belongs to a job of {two} ranks, but {first.path} belongs to one of {one}",
             path=second.path,
             remedy="give files of one job",
         )

@@ -12,7 +12,7 @@ from magneton.analysis.align.work import Step
 
 @dataclass
 class Average:
-    """The averaged step of one side and the kernel time of every step it was made from, in ns.
+    """The averaged step of one side and the work time of every step it was made from, in ns.
 
     ``step_id`` is the step whose calls the leaves' idents are.
     """
@@ -20,7 +20,7 @@ class Average:
     tree: Node
     step_id: int | None
     n_steps: int
-    step_kernel_ns: list[float]
+    step_time_ns: list[float]
     step_host_ns: list[float]
     overhead_ns: float
 
@@ -66,7 +66,7 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
         tree,
         middle.row["step_id"] if middle.row else None,
         len(steps),
-        [sum(leaf.work.kernel_ns for leaf in s.tree.leaves() if leaf.work) / unit for s in steps],
+        [sum(leaf.work.time_ns for leaf in s.tree.leaves() if leaf.work) / unit for s in steps],
         [s.host_ns / unit for s in steps if s.host_ns is not None],
         sum(s.overhead_ns for s in steps) / (len(steps) * unit),
     )
@@ -97,6 +97,7 @@ def _copy(source: Node) -> Node:
         source.shapes,
         source.module,
         backward=source.backward,
+        calls=source.calls,
         detail=source.detail,
     )
 

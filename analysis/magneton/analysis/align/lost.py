@@ -33,7 +33,7 @@ class Lost:
 
     Attributes:
         rows: those without a kernel, rows of ``launches``.
-        n_launches: number of all by step (NULL: outside of steps).
+        n_launches: number of all by step (None: outside of steps).
     """
 
     rows: list[dict[str, Any]] = field(default_factory=list)

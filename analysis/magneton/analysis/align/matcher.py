@@ -21,6 +21,7 @@ from magneton.analysis.align.parts import parts_of
 from magneton.analysis.align.sequence import heaviest_common_subsequence, longest_increasing
 from magneton.analysis.align.similarity import STRONG, WEAK, Similarity
 from magneton.analysis.align.tree import Node
+from magneton.schemas.kinds import Evidence
 
 # Share of all leaves that must match by themselves before matched neighbours count as evidence for the rest.
 MIN_STRONG_SHARE = 0.3
@@ -101,9 +102,9 @@ class Matcher:
         return inside
 
     def _equal(self, a: Node, b: Node) -> None:
-        evidence = frozenset({"name", "order"} | ({"tree"} if a.n_items >= 3 else set()))
+        evidence = frozenset({Evidence.NAME, Evidence.ORDER} | ({Evidence.TREE} if a.n_items >= 3 else set()))
         for left, right in zip(a.leaves(), b.leaves(), strict=True):
-            shaped = evidence | {"shapes"} if left.shapes else evidence
+            shaped = evidence | {Evidence.SHAPES} if left.shapes else evidence
             self._found.append(Correspondence([left], [right], 1.0, shaped))
 
     def _align(self, left: list[Node], right: list[Node], place: int, work: _Queue) -> None:
@@ -166,7 +167,7 @@ class Matcher:
             self._equal(u, v)
         elif (not u.children and not v.children) or self._one_call(u, v):
             score, evidence = self.similarity(u, v)
-            self._found.append(Correspondence(u.leaves(), v.leaves(), score, evidence | {"order"}))
+            self._found.append(Correspondence(u.leaves(), v.leaves(), score, evidence | {Evidence.ORDER}))
         else:
             work.append((u.children or [u], v.children or [v], _INSIDE))
 
@@ -234,11 +235,15 @@ class Matcher:
         b_to_a = {c.b[0]: at_a[c.a[0]] for c in self._found}
         for fused in gather(b, a, b_to_a, free, self.similarity):
             self._found.append(
-                Correspondence(fused.parts, [fused.leaf], 0.2 + 0.3 * fused.agreement, frozenset({"order", "shapes"}))
+                Correspondence(
+                    fused.parts, [fused.leaf], 0.2 + 0.3 * fused.agreement, frozenset({Evidence.ORDER, Evidence.SHAPES})
+                )
             )
         for fused in gather(a, b, a_to_b, free, self.similarity):
             self._found.append(
-                Correspondence([fused.leaf], fused.parts, 0.2 + 0.3 * fused.agreement, frozenset({"order", "shapes"}))
+                Correspondence(
+                    [fused.leaf], fused.parts, 0.2 + 0.3 * fused.agreement, frozenset({Evidence.ORDER, Evidence.SHAPES})
+                )
             )
         for gap in self._gaps:
             gap.a = [leaf for leaf in gap.a if leaf in free]
@@ -261,7 +266,7 @@ class Matcher:
                 if joined:
                     dropped.update(id(alone.pop(leaf)) for leaf in joined)
                     parts[:] = sorted([*parts, *joined], key=position.__getitem__)
-                    found.evidence |= {"parts", "shapes"}
+                    found.evidence |= {Evidence.PARTS, Evidence.SHAPES}
                     break
         self._found = [c for c in self._found if id(c) not in dropped]
 
@@ -307,9 +312,11 @@ class Matcher:
                 if not _plausible(len(a) + len(b), times, agreement):
                     self._one_sided(a, b)
                 elif agreement is None:
-                    self._found.append(Correspondence(a, b, 0.2, frozenset({"order"})))
+                    self._found.append(Correspondence(a, b, 0.2, frozenset({Evidence.ORDER})))
                 else:
-                    self._found.append(Correspondence(a, b, 0.2 + 0.2 * agreement, frozenset({"order", "shapes"})))
+                    self._found.append(
+                        Correspondence(a, b, 0.2 + 0.2 * agreement, frozenset({Evidence.ORDER, Evidence.SHAPES}))
+                    )
 
     def _one_sided(self, a: list[Node], b: list[Node]) -> None:
         self._found.extend(Correspondence([node], [], None) for node in a)

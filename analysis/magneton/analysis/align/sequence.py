@@ -104,15 +104,16 @@ def _gotoh(
         weight[start : start + len(row)] = np.where(row > 0, nudged, -np.inf)
         before = np.argmax(diagonal, axis=0)
         paired = np.max(diagonal, axis=0) + weight
-        opened = [above[_PAIRED] - gap_open, above[_LEFT], above[_RIGHT] - gap_open]
+        # What is unmatched on both sides between two pairs is one run: it costs once for being opened.
+        opened = [above[_PAIRED] - gap_open, above[_LEFT], above[_RIGHT]]
         from_above = np.argmax(opened, axis=0)
         skip_left = np.max(opened, axis=0) - gap_extend
-        entering = np.maximum(paired, skip_left)
+        entering = np.maximum(paired - gap_open, skip_left)
         running = np.maximum.accumulate(entering + gap_extend * columns)
         skip_right = np.full(width, -np.inf)
-        skip_right[1:] = running[:-1] - gap_open - gap_extend * columns[1:]
-        just_opened = skip_right[1:] <= entering[:-1] - gap_open - gap_extend + 1e-9
-        from_left = np.where(just_opened, np.where(paired[:-1] >= skip_left[:-1], _PAIRED, _LEFT), _RIGHT)
+        skip_right[1:] = running[:-1] - gap_extend * columns[1:]
+        just_opened = skip_right[1:] <= entering[:-1] - gap_extend + 1e-9
+        from_left = np.where(just_opened, np.where(paired[:-1] - gap_open >= skip_left[:-1], _PAIRED, _LEFT), _RIGHT)
         back[i] = before | (from_above << 2)
         back[i, 1:] |= (from_left << 4).astype(np.uint8)
     i, j = n, m

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from magneton.analysis.align.tree import Node
+from magneton.schemas.kinds import Evidence
 
 # A pair with a similarity of STRONG or more counts by itself; a pair below it needs matched neighbours.
 STRONG = 0.45
@@ -122,20 +123,20 @@ class Similarity:
         evidence: set[str] = set()
         same_local = (left.kind, left.token) == (right.kind, right.token)
         if same_local:
-            evidence.add("name")
+            evidence.add(Evidence.NAME)
         if same_module:
-            evidence.add("module")
+            evidence.add(Evidence.MODULE)
         same_tree = left.loose == right.loose and left.n_items >= 3
         if same_tree:
-            evidence.add("tree")
+            evidence.add(Evidence.TREE)
         a, b = self.profile(left), self.profile(right)
         if overlap(a.classes, b.classes) > 0.5:
-            evidence.add("kernel_class")
+            evidence.add(Evidence.KERNEL_CLASS)
         names = overlap(a.names, b.names)
         if a.has_shapes and b.has_shapes:
             sizes = self.sizes_overlap(a, b)
             if sizes >= 0.5:
-                evidence.add("shapes")
+                evidence.add(Evidence.SHAPES)
             exact = overlap(a.exact, b.exact) if self._scale == 1 else min(names, sizes)
             score = 0.35 * sizes + 0.25 * exact + 0.2 * names + 0.2 * same_local
             if same_local and left.kind == "op" and not left.detail and left.shapes and left.shapes == right.shapes:
@@ -146,7 +147,7 @@ class Similarity:
             elif same_module and same_local and left.kind == "module":
                 score = max(score, STRONG)  # the same place of the module tree working on the same tensors
             return min(score, 1.0), frozenset(evidence)
-        score = 0.4 * names + 0.2 * same_local + 0.2 * same_module + 0.2 * ("kernel_class" in evidence)
+        score = 0.4 * names + 0.2 * same_local + 0.2 * same_module + 0.2 * (Evidence.KERNEL_CLASS in evidence)
         if same_module and same_local and left.kind == "module":
             score = max(score, STRONG)
         if not (same_tree or same_module or min(left.n_items, right.n_items) >= 3):
@@ -159,6 +160,6 @@ class Similarity:
         a, b = self.profile(left), self.profile(right)
         if left.token == right.token:
             score = max(score, 0.35)
-        elif a.has_shapes and b.has_shapes and self.sizes_overlap(a, b) >= 0.5 and "kernel_class" in evidence:
+        elif a.has_shapes and b.has_shapes and self.sizes_overlap(a, b) >= 0.5 and Evidence.KERNEL_CLASS in evidence:
             score = max(score, 0.3)
-        return score, evidence | {"order"}
+        return score, evidence | {Evidence.ORDER}

@@ -9,6 +9,7 @@ from statistics import median
 from magneton.analysis.align.tree import Interner, Node, freeze
 from magneton.analysis.align.work import Side, Step
 from magneton.schemas.errors import NotComparableError, UsageError
+from magneton.schemas.kinds import StepKind, Unit
 
 # A leading step that takes more than 1.25 times the median of the rest is warm-up. A last step that takes less than half was
 # cut off.
@@ -90,7 +91,7 @@ def choose_steps(a: list[Step], b: list[Step], *, skip: int | None = None, all_s
                 f"side {side} has no operator or device activity to compare",
                 remedy="check the trace with `magneton info`",
             )
-    if all(step.row and step.row["kind"] == "serving_step" for step in (*a, *b)):
+    if all(step.row and step.row["kind"] == StepKind.SERVING_STEP for step in (*a, *b)):
         return _serving(a, b)
     notes: list[tuple[str, str]] = []
     kept: list[list[Step]] = []
@@ -102,7 +103,7 @@ def choose_steps(a: list[Step], b: list[Step], *, skip: int | None = None, all_s
         else:
             kept.append(steps if all_steps else _steady(steps, side, notes))
     stepped = [bool(steps[0].row) for steps in kept]
-    unit = "step" if all(stepped) else "call" if max(len(s) for s in kept) > 1 else "capture"
+    unit = Unit.STEP if all(stepped) else Unit.CALL if max(len(s) for s in kept) > 1 else Unit.CAPTURE
     if stepped[0] != stepped[1]:
         notes.append(
             ("steps_on_one_side", "only one side marks its steps; the other is taken as one step per model call")
@@ -150,7 +151,7 @@ def _serving(a: list[Step], b: list[Step]) -> Choice:
         for name, side, count in left
     ]
     strata.sort(key=lambda s: s.name)
-    return Choice(strata, "step", notes)
+    return Choice(strata, Unit.STEP, notes)
 
 
 def _load(step: Step) -> tuple[object, ...]:

@@ -123,7 +123,7 @@ class Work:
             is the number of steps that the work is a mean of.
     """
 
-    kernel_ns: float = 0.0
+    time_ns: float = 0.0
     share_ns: float = 0.0
     transfer_ns: float = 0.0
     transfer_bytes: float = 0.0
@@ -140,7 +140,7 @@ class Work:
 
     def add(self, other: Work) -> None:
         """Add another piece of work."""
-        self.kernel_ns += other.kernel_ns
+        self.time_ns += other.time_ns
         self.share_ns += other.share_ns
         self.transfer_ns += other.transfer_ns
         self.transfer_bytes += other.transfer_bytes
@@ -159,7 +159,7 @@ class Work:
     def divided(self, by: float) -> Work:
         """Return the work divided by a number (dividing sums once keeps equal means equal)."""
         return Work(
-            self.kernel_ns / by,
+            self.time_ns / by,
             self.share_ns / by,
             self.transfer_ns / by,
             self.transfer_bytes / by,
@@ -178,7 +178,7 @@ class Work:
     @property
     def device_ns(self) -> float:
         """Kernels and transfers together."""
-        return self.kernel_ns + self.transfer_ns
+        return self.time_ns + self.transfer_ns
 
     @property
     def known_energy_j(self) -> float | None:
@@ -199,9 +199,9 @@ class Work:
         return self.energy_high_j - again
 
     @property
-    def known_kernel_ns(self) -> float | None:
+    def known_time_ns(self) -> float | None:
         """Kernel time; None if only the launches of the kernels are known."""
-        return None if self.n_lost and not self.kernel_ns else self.kernel_ns
+        return None if self.n_lost and not self.time_ns else self.time_ns
 
 
 @dataclass(slots=True, eq=False)
@@ -214,6 +214,7 @@ class Node:
         module: path of the module that the node belongs to, with instance numbers. Backward work belongs to the module of its
             forward operator.
         backward: the node runs inside an autograd backward pass.
+        calls: names of the operators that it calls, views among them, where its shapes are not known.
         detail: name of the kernel, where each kernel of a call is a leaf.
         inner: kernels of the graph that the call replays, as a tree of their own.
         members: ids of the calls that a leaf stands for, once steps are averaged.
@@ -228,6 +229,7 @@ class Node:
     children: list[Node] = field(default_factory=list)
     work: Work | None = None
     backward: bool = False
+    calls: tuple[str, ...] = ()
     detail: str | None = None
     inner: Node | None = None
     members: list[int] = field(default_factory=list)
@@ -283,7 +285,7 @@ def freeze(root: Node, intern: Interner) -> None:
             own = Node(
                 node.kind, node.name, node.ident, node.order, node.shapes, node.module, [], node.work, node.backward
             )
-            own.detail, own.inner = node.detail, node.inner
+            own.calls, own.detail, own.inner = node.calls, node.detail, node.inner
             node.children.append(own)
             node.work = None
         node.children.sort(key=lambda child: child.order)

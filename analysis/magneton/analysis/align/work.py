@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from magneton.analysis.align.lost import Lost, lost_launches
 from magneton.analysis.align.tree import VIEW_OPS, KernelJoules, Node, Shape, Work, stable_name
 from magneton.analysis.recording import Needs, Recording
+from magneton.schemas.kinds import Activity
 
 _OP_COLUMNS = (
     "op_id", "parent_id", "name", "ts_ns", "dur_ns", "module_id", "module_call", "step_id", "input_dims", "rank",
@@ -39,11 +40,11 @@ class Inventory:
     """Totals over all device activities of the capture, before steps are chosen. Times in ns."""
 
     n_kernels: int = 0
-    kernel_ns: float = 0.0
+    time_ns: float = 0.0
     n_device: int = 0
     device_ns: float = 0.0
     busy_ns: float = 0.0
-    linked_kernel_ns: float = 0.0
+    linked_time_ns: float = 0.0
     n_without_launch: int = 0
     without_launch_ns: float = 0.0
     n_launch_without_op: int = 0
@@ -97,7 +98,7 @@ def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt
 
 
 def _timed(table: pa.Table) -> pa.Table:
-    """Return the rows that have a time. A values capture holds the same calls once more, without times."""
+    """Return the rows that have a time. A capture of values holds the same calls once more, without times."""
     return table.filter(pc.is_valid(table.column("ts_ns")))
 
 
@@ -134,6 +135,12 @@ class _Builder:
         self.rank = rank
         ops = _timed(recording.of_rank("ops", rank, _OP_COLUMNS))
         self.ops = {row["op_id"]: row for row in ops.to_pylist()}
+        # Without shapes, what an operator calls tells it from others of its name. Ids follow time.
+        self.inner_calls: dict[int, list[str]] = {}
+        for _, row in sorted(self.ops.items()):
+            around = self.ops.get(row["parent_id"])
+            if around is not None and around["input_dims"] is None:
+                self.inner_calls.setdefault(row["parent_id"], []).append(stable_name(row["name"]))
         frames = _timed(recording.table("frames", _FRAME_COLUMNS))
         ids = frames.column("frame_id").to_numpy()
         parents = pc.fill_null(frames.column("parent_id"), -1).to_numpy()
@@ -261,6 +268,7 @@ class _Builder:
                 _shapes(self._shape_cache, row["input_dims"]),
                 self.module_path(row["module_id"]),
                 backward=row["forward_op_id"] is not None or row["name"].startswith("autograd::engine::"),
+                calls=tuple(self.inner_calls.get(ident, ())),
             )
         if kind == "module":
             module = self.modules.get(self.calls[ident]["module_id"])
@@ -324,19 +332,19 @@ def _insert_kernels(
     device_only = kernels.column("launch_id").null_count == kernels.column("op_id").null_count == kernels.num_rows
     for index, row in enumerate(kernels.to_pylist()):
         duration = float(row["dur_ns"] or 0)
-        is_kernel = row["category"] == "kernel"
+        is_kernel = row["category"] == Activity.KERNEL
         inventory.n_device += 1
         inventory.device_ns += duration
         if is_kernel:
             inventory.n_kernels += 1
-            inventory.kernel_ns += duration
+            inventory.time_ns += duration
         launch = row["launch_id"]
         if launch is None and row["op_id"] is None and not device_only:
             inventory.n_without_launch += 1
             inventory.without_launch_ns += duration
             continue
         if is_kernel:
-            inventory.linked_kernel_ns += duration
+            inventory.linked_time_ns += duration
         # Kernels of a replayed graph belong to the call that replays it. With a graph capture they belong to the operators of the
         # model.
         whole_graph = row["graph_launch"] and row["link"] != "capture" and row["op_id"] in builder.ops
@@ -385,11 +393,11 @@ def _insert_lost(builder: _Builder, lost: Lost, has_steps: bool) -> None:
 def _device_work(row: dict[str, Any], share_ns: float) -> Work:
     """Return the work of one device activity."""
     duration = float(row["dur_ns"] or 0)
-    if row["category"] != "kernel":
+    if row["category"] != Activity.KERNEL:
         return Work(share_ns=share_ns, transfer_ns=duration, transfer_bytes=float(row["bytes"] or 0), n_transfers=1)
     kernel_class = row["kernel_class"] or "other"
     n_lost = float(row["dur_ns"] is None)
-    return Work(kernel_ns=duration, share_ns=share_ns, n_kernels=1, n_lost=n_lost, class_ns={kernel_class: duration})
+    return Work(time_ns=duration, share_ns=share_ns, n_kernels=1, n_lost=n_lost, class_ns={kernel_class: duration})
 
 
 def _inside(node: Node, layer: int | None, order: tuple[int, int], kernel: str) -> Node:
@@ -441,12 +449,12 @@ def _insert_host_work(
             overhead_ns[step] = overhead_ns.get(step, 0.0) + duration
             continue
         inventory.n_kernels += 1
-        inventory.kernel_ns += duration
-        inventory.linked_kernel_ns += duration
+        inventory.time_ns += duration
+        inventory.linked_time_ns += duration
         node = builder.node_for_op((step, None), op_id, (row["ts_ns"], op_id))
-        node.work = Work(kernel_ns=duration, share_ns=duration, n_kernels=1, n_calls=1)
+        node.work = Work(time_ns=duration, share_ns=duration, n_kernels=1, n_calls=1)
         node.work.class_ns["cpu"] = duration
-    inventory.busy_ns = inventory.kernel_ns
+    inventory.busy_ns = inventory.time_ns
     inventory.span_ns = float(max(ends[1:], default=0) - min(starts[1:], default=0))
 
 

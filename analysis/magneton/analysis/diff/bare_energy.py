@@ -1,8 +1,8 @@
-"""Joules of the program by itself, shared out by the time line of another run of it.
+"""Energy of the bare program, divided among the kernels of its profile.
 
-A recording measures energy while nothing but sensors runs beside the program, and takes its time line from a profile of the
-same work at another time. The energy of a bare step is then that of a step of the profile, and each kernel gets the mean
-power of the bare program for as long as it ran (``apportioned``: nothing is known of which kernel draws more).
+The bare program is the program without a profiler. A recording measures its energy in one run, and takes the time line of its
+kernels from a profile of another run. So one step of the profile gets the energy of one bare step, and each kernel gets the
+mean power of the bare program for as long as the kernel ran. The result is ``apportioned``: which kernel draws more is not known.
 """
 
 from __future__ import annotations
@@ -14,22 +14,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.energy.attribute import GPU, SIMULATED, attribute, best_series, is_simulated
+from magneton.analysis.energy.attribute import attribute, best_series, is_simulated
 from magneton.analysis.energy.measure.apportion import EnergyAttribution
 from magneton.analysis.energy.measure.power import power_curve
 from magneton.analysis.energy.measure.result import EnergyResult, Window, need_coverage
-from magneton.analysis.energy.measure.totals import INSTANT, SensorSeries, series_of
+from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.schemas.errors import InsufficientPowerDataError
+from magneton.schemas.kinds import DeviceKind, Flag, PowerField, StepKind
 
-BARE_STEP = "bare_step"
-OTHER_CAPTURE = "energy_of_another_capture"
-# Readings that stand for a constant power over the time line of the profile.
+# Number of readings that represent a constant power over the time line of the profile.
 _READINGS = 101
 
 
 @dataclass(frozen=True)
 class BareSteps:
-    """Steps of the bare program: when they ran, how many, and how long those of the profile took beside them."""
+    """Steps of the bare program and of the profile: when they ran, and how many there were."""
 
     window: Window
     n: int
@@ -43,7 +42,7 @@ class BareSteps:
 
 
 def bare_steps(steps: pa.Table, power: pa.Table, profiled: Window, captures: list[str | None]) -> BareSteps | None:
-    """Return the bare steps whose power was recorded where none was on the time line of the profile; else None.
+    """Return the bare steps, if power was recorded while they ran and not while the profile ran; else None.
 
     Args:
         steps: table ``steps`` of the rank.
@@ -58,7 +57,7 @@ def bare_steps(steps: pa.Table, power: pa.Table, profiled: Window, captures: lis
     if first < profiled.end_ns and last > profiled.start_ns:
         return None
     known = steps.filter(pc.and_(pc.is_valid(steps["ts_ns"]), pc.is_valid(steps["dur_ns"])))
-    bare = known.filter(pc.equal(known["kind"], BARE_STEP))
+    bare = known.filter(pc.equal(known["kind"], StepKind.BARE_STEP))
     other = known.filter(pc.is_in(known["capture"], value_set=pa.array(captures, pa.string())))
     if bare.num_rows == 0 or other.num_rows == 0:
         return None
@@ -76,12 +75,12 @@ def share_bare(
     what: str,
     idle_w: Mapping[int, float] | None = None,
 ) -> dict[int, EnergyAttribution]:
-    """Share the energy of the bare steps out among the kernels of the profile, by device.
+    """Divide the energy of the bare steps among the kernels of the profile, by device.
 
     Raises:
         InsufficientPowerDataError: the power of the bare steps is not known well enough.
     """
-    mine = power.filter(pc.equal(power["device_kind"], GPU))
+    mine = power.filter(pc.equal(power["device_kind"], DeviceKind.GPU))
     series = series_of(mine)
     measured = {}
     for device in {s.device_id for s in series}:
@@ -121,19 +120,20 @@ def _constant(schema: pa.Schema, device: str | None, watts: float, window: Windo
     columns = {
         "ts_ns": pa.array(np.linspace(window.start_ns, window.end_ns, _READINGS).astype(np.int64)),
         "value": pa.array(np.full(_READINGS, watts)),
-        "device_kind": pa.array([GPU] * _READINGS),
+        "device_kind": pa.array([DeviceKind.GPU] * _READINGS),
         "device_id": pa.array([device] * _READINGS, pa.string()),
-        "field": pa.array([INSTANT] * _READINGS),
-        "flags": pa.array([SIMULATED if simulated else None] * _READINGS, pa.string()),
+        "field": pa.array([PowerField.POWER_INSTANT] * _READINGS),
+        "flags": pa.array([Flag.SIMULATED if simulated else None] * _READINGS, pa.string()),
     }
     filled = [columns.get(f.name, pa.nulls(_READINGS, f.type)) for f in schema]
     return pa.table([c.cast(f.type) for c, f in zip(filled, schema, strict=True)], schema=schema)
 
 
 def _as_measured(one: EnergyAttribution, bare: _Bare, steps: BareSteps) -> EnergyAttribution:
-    """Replace the total by that of as many bare steps; kernels that would exceed it shrink in proportion.
+    """Replace the total by the energy of as many bare steps as the profile has steps.
 
-    Bounds are what a kernel would have used at the least and at the greatest power that was read.
+    If the kernels together exceed this total, all of them shrink in proportion. The bounds of a kernel are its energies at
+    the least and at the greatest power that was read.
     """
     share = steps.n_profiled / steps.n
     total = (bare.energy.value_j or 0.0) * share
@@ -146,7 +146,7 @@ def _as_measured(one: EnergyAttribution, bare: _Bare, steps: BareSteps) -> Energ
     if bare.mean_w > 0:
         columns["low_j"] = pc.multiply(columns["energy_j"], min(bare.least_w / bare.mean_w, 1.0))
         columns["high_j"] = pc.multiply(energy, max(bare.most_w / bare.mean_w, 1.0))
-    # Bounds of power hold for all kernels at once: they add up.
+    # Bounds from a power hold for all kernels at once, so upper bounds add up.
     columns |= {name: pa.nulls(kernels.num_rows, pa.float64()) for name in ("from_j", "to_j")}
     for name, column in columns.items():
         kernels = kernels.set_column(kernels.schema.get_field_index(name), name, column)
@@ -158,6 +158,8 @@ def _as_measured(one: EnergyAttribution, bare: _Bare, steps: BareSteps) -> Energ
         total_j=total,
         unattributed_j=lost,
         idle_j=total - (shrunk.attributed_j or 0.0) - lost,
-        total=replace(bare.energy, value_j=total, covered_s=covered, window_s=length).with_warnings([OTHER_CAPTURE]),
-        warnings=tuple(sorted({*one.warnings, OTHER_CAPTURE})),
+        total=replace(bare.energy, value_j=total, covered_s=covered, window_s=length).with_warnings(
+            [Flag.ENERGY_OF_ANOTHER_CAPTURE]
+        ),
+        warnings=tuple(sorted({*one.warnings, Flag.ENERGY_OF_ANOTHER_CAPTURE})),
     )

@@ -1,4 +1,4 @@
-"""Regions by value for the calls that carry time: the matched regions of the values captures, laid onto the profiles."""
+"""From regions of the captures of values to regions of the profiles, whose calls have times."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ from magneton.analysis.recording import Needs, Recording
 from magneton.analysis.values.graph import ValueGraph, from_tables
 from magneton.analysis.values.join import join_calls
 from magneton.analysis.values.match import ValueMatch
+from magneton.schemas.kinds import CaptureKind, Evidence
 
-# Below this share of device time joined to a values capture the diff says so.
+# Below this share of device time joined to a capture of values the diff says so.
 MIN_JOINED = 0.9
 _OP_COLUMNS = (
     "op_id", "parent_id", "name", "input_dims", "flags", "ts_ns", "step_id", "rank", "capture", "input_id",
 )  # fmt: skip
-# What this module asks of a recording that holds a values capture.
+# What this module asks of a recording that holds a capture of values.
 NEEDS: Needs = {"ops": _OP_COLUMNS, "tensors": None, "uses": None}
 
 
 @dataclass
 class ValueSide:
-    """The values capture of one recording."""
+    """The capture of values of one recording."""
 
     recording: Recording
     rank: int
@@ -37,7 +38,10 @@ class ValueSide:
 
 @dataclass
 class ByValues:
-    """Correspondences by value where calls could be joined, by structure elsewhere; shares of device time joined."""
+    """Correspondences, and the share of device time that was joined.
+
+    Calls that are joined to the capture of values correspond by value, the others by structure.
+    """
 
     found: list[Correspondence]
     joined_a: float
@@ -45,17 +49,17 @@ class ByValues:
 
 
 def values_captures(recording: Recording, rank: int) -> list[dict[str, Any]]:
-    """Return the complete values captures of a rank: rows of ``captures``, first input first."""
+    """Return the complete captures of values of a rank: rows of ``captures``, first input first."""
     captures = [
         c
         for c in recording.table("captures").to_pylist()
-        if c["kind"] == "values" and (c["rank"] or 0) == rank and not c["incomplete"]
+        if c["kind"] == CaptureKind.VALUES and (c["rank"] or 0) == rank and not c["incomplete"]
     ]
     return sorted(captures, key=lambda c: (c["input_id"] or "", c["capture"] or ""))
 
 
 def load_values(recording: Recording, rank: int) -> ValueSide | None:
-    """Return the values capture of a recording, or None where there is none."""
+    """Return the capture of values of a recording, or None where there is none."""
     captures = values_captures(recording, rank)
     if not captures:
         return None
@@ -89,12 +93,12 @@ def correspond(
     steps: tuple[int | None, int | None],
     structural: list[Correspondence],
 ) -> ByValues:
-    """Lay the regions found by value onto the leaves of two averaged trees.
+    """Give each leaf of two averaged trees the region that its call has by value.
 
-    Leaves whose call cannot be joined to the values capture keep what structure says of them among themselves.
+    A leaf whose call cannot be joined to the capture of values keeps its correspondence by structure.
 
     Args:
-        sides: values captures of A and B.
+        sides: captures of values of A and B.
         match: regions of equal values in them.
         trees: averaged trees of A and B; the idents of their leaves are calls of one step each.
         steps: those steps (``step_id``), None where the capture is the step.
@@ -116,9 +120,9 @@ def correspond(
     found = []
     for number, (a, b) in members.items():
         region = match.regions[number]
-        words = {"values", "movement"} if region.movement else {"values"}
+        words = {Evidence.VALUES, Evidence.MOVEMENT} if region.movement else {Evidence.VALUES}
         if match.second_input:
-            words.add("second_input")
+            words.add(Evidence.SECOND_INPUT)
         score = 1.0 if a and b else None
         found.append(Correspondence(a, b, score, frozenset(words), (len(region.ops_a), len(region.ops_b))))
     for known in structural:
@@ -132,7 +136,7 @@ def correspond(
 
 
 def _placed(side: ValueSide, tree: Node, step: int | None, region_of: dict[int, int]) -> dict[Node, int]:
-    """Return the region of every leaf whose call, or one around it, is joined to the values capture."""
+    """Return the region of every leaf whose call is joined to the capture of values, or lies within a joined call."""
     table = side.recording.table("ops", _OP_COLUMNS)
     rows = {r["op_id"]: r for r in table.to_pylist() if r["ts_ns"] is not None and (r["rank"] or 0) == side.rank}
     profile = sorted(

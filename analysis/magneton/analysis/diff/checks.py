@@ -15,6 +15,7 @@ from magneton.analysis.diff.stratum import Aligned, spread
 from magneton.analysis.recording import Recording
 from magneton.schemas.diffdoc import Coverage, Note
 from magneton.schemas.errors import NotComparableError, UsageError
+from magneton.schemas.kinds import StepKind, Unit
 
 # With less than this aligned on either side the recordings are hardly of the same program.
 MIN_COVERAGE = 0.5
@@ -54,7 +55,7 @@ def check_devices(a: Side, b: Side) -> None:
 def check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: list[Note]) -> Scale | None:
     """Refuse different batches unless asked to divide by them; return the factor between the sides."""
     work_a, work_b = a.recording.manifest.workload, b.recording.manifest.workload
-    if settings.per == "step":
+    if settings.per == Unit.STEP:
         for what in ("batch", "input_tokens"):
             left, right = getattr(work_a, what), getattr(work_b, what)
             if left is not None and right is not None and left != right:
@@ -65,7 +66,7 @@ def check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: 
     first = choice.strata[0]
     middle_a, middle_b = first.a[len(first.a) // 2].tree, first.b[len(first.b) // 2].tree
     scale = find_scale(middle_a, middle_b)
-    if scale is not None and settings.per == "step":
+    if scale is not None and settings.per == Unit.STEP:
         raise NotComparableError(
             f"the recordings did different amounts of work: {scale.describe()}",
             remedy="record the same batch, or compare with --per sample or --per token",
@@ -76,20 +77,22 @@ def check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: 
         if recording.manifest.incomplete:
             notes.append(Note("incomplete", f"side {side} is incomplete: its totals are lower bounds"))
     if same_devices(a, b) is False:
-        notes.append(Note("different_devices", "the devices differ: differences are of hardware and software together"))
+        notes.append(
+            Note("different_devices", "the devices differ, so differences come from hardware and software together")
+        )
     elif same_devices(a, b) is None:
         notes.append(Note("unknown_devices", "a recording does not name its devices: they may differ"))
     return scale
 
 
 def units_of(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: DiffSettings) -> tuple[float, float]:
-    """Return by what the times of one step are divided on each side."""
-    if settings.per == "step":
+    """Return the numbers by which the times of one step are divided: samples or tokens of a step on side A and on side B."""
+    if settings.per == Unit.STEP:
         return 1.0, 1.0
-    field = "batch" if settings.per == "sample" else "input_tokens"
+    field = "batch" if settings.per == Unit.SAMPLE else "input_tokens"
     stated = [getattr(side.recording.manifest.workload, field) for side in (a, b)]
-    if settings.per == "token" and all(
-        s.row and s.row["kind"] == "serving_step" for st in choice.strata for s in (*st.a, *st.b)
+    if settings.per == Unit.TOKEN and all(
+        s.row and s.row["kind"] == StepKind.SERVING_STEP for st in choice.strata for s in (*st.a, *st.b)
     ):
         # The totals hold one step of each stratum, and so does what they are divided by.
         counted_a = sum(mean(_tokens(step.row) for step in stratum.a) for stratum in choice.strata)
@@ -118,10 +121,10 @@ def note_missing(choice: Choice, a: Side, b: Side, notes: list[Note]) -> tuple[M
         timeless = [step.name for step in empty if any(w.n_kernels + w.n_transfers for w in _works(step.tree))]
         nothing = [step.name for step in empty if step.name not in timeless]
         if nothing:
-            text = f"side {letter}: of {', '.join(nothing)} there is no device record at all: left out"
+            text = f"side {letter}: {', '.join(nothing)} left out, without any device record"
             notes.append(Note("steps_without_records", text))
         if timeless:
-            text = f"side {letter}: no device record of {', '.join(timeless)} has a length: left out"
+            text = f"side {letter}: {', '.join(timeless)} left out, all device records lack a length"
             notes.append(Note("steps_without_lengths", text))
     both = (
         find_missing(a, [step for stratum in choice.strata for step in stratum.a]),
@@ -166,15 +169,15 @@ def note_coverage(coverage: Coverage, notes: list[Note]) -> None:
         notes.append(Note("low_coverage", f"{LOW_COVERAGE}: only {100 * share:.0f} % of a side is aligned"))
 
 
-def note_variation(aligned: list[Aligned], notes: list[Note]) -> None:
-    """Say so where the kernel time of a side varies from step to step."""
+def note_variation(aligned: list[Aligned], work: str, notes: list[Note]) -> None:
+    """Say so where the time of a side's work (``kernel time`` or ``operator time``) varies from step to step."""
     for side, averages in (("A", [p.a for p in aligned]), ("B", [p.b for p in aligned])):
         found = spread(averages)
         if found.cv_percent is not None and found.cv_percent > 10.0:
             notes.append(
                 Note(
                     "step_variation",
-                    f"side {side}: kernel time varies by {found.cv_percent:.0f} % between its {found.n_steps} steps "
+                    f"side {side}: {work} varies by {found.cv_percent:.0f} % between its {found.n_steps} steps "
                     f"(mean {found.mean_ns / 1e6:.3f} ms, median {found.median_ns / 1e6:.3f} ms)",
                 )
             )

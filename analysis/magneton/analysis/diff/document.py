@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from math import fsum
 from typing import Any
 
 import pyarrow as pa
@@ -20,11 +21,12 @@ from magneton.analysis.diff.missing import Missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, region_docs
 from magneton.analysis.diff.rollup import rollups
 from magneton.analysis.diff.settings import DiffSettings
-from magneton.analysis.diff.stratum import Aligned, kernel_ns, spread, totals
+from magneton.analysis.diff.stratum import Aligned, spread, totals, work_time_ns
 from magneton.schemas.columns import Table
 from magneton.schemas.diff_tables import FINDINGS, MATCHES, REGIONS
 from magneton.schemas.diffdoc import Comparison, Coverage, DiffDocument, Note, Region, SideDoc, StratumDoc
 from magneton.schemas.ids import diff_id
+from magneton.schemas.kinds import RegionKind, Unit
 from magneton.schemas.parquet import file_schema
 
 
@@ -100,11 +102,11 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
         a=_side_doc(a, [p.a for p in aligned], [s for st in choice.strata for s in st.a], settings),
         b=_side_doc(b, [p.b for p in aligned], [s for st in choice.strata for s in st.b], settings),
         comparison=Comparison(
-            unit=choice.unit if settings.per == "step" else settings.per,
+            unit=choice.unit if settings.per == Unit.STEP else settings.per,
             units_a=compared.units[0],
             units_b=compared.units[1],
             strata=[
-                StratumDoc(p.name, p.a.n_steps, p.b.n_steps, amount(kernel_ns(p.a.tree), kernel_ns(p.b.tree)))
+                StratumDoc(p.name, p.a.n_steps, p.b.n_steps, amount(work_time_ns(p.a.tree), work_time_ns(p.b.tree)))
                 for p in aligned
             ],
             same_devices=same,
@@ -127,27 +129,25 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
     return DiffResult(document, _tables(document, compared.regions, run_a, run_b))
 
 
-def coverage_of(regions: list[RawRegion], kernel_a: float, kernel_b: float) -> Coverage:
-    """Return how much of each side's kernel time is aligned.
+def coverage_of(regions: list[RawRegion], time_a: float, time_b: float) -> Coverage:
+    """Return how much of each side's work time is aligned.
 
     Args:
         regions: all regions.
-        kernel_a: kernel time of side A, ns.
-        kernel_b: the same of side B.
+        time_a: work time of side A, ns.
+        time_b: the same of side B.
     """
-    aligned_a = aligned_b = 0.0
-    for region in regions:
-        if region.work_a and region.work_b and not region.coarse:
-            aligned_a += region.work_a.kernel_ns
-            aligned_b += region.work_b.kernel_ns
+    both = [(r.work_a, r.work_b) for r in regions if r.work_a and r.work_b and not r.coarse]
+    # Exact sums: the order of the regions must not show when the sides are swapped.
+    aligned_a, aligned_b = fsum(a.time_ns for a, _ in both), fsum(b.time_ns for _, b in both)
     kinds = [region.kind for region in regions]
     return Coverage(
-        a=aligned_a / kernel_a if kernel_a else None,
-        b=aligned_b / kernel_b if kernel_b else None,
+        a=aligned_a / time_a if time_a else None,
+        b=aligned_b / time_b if time_b else None,
         max_share=MAX_ALIGNED_SHARE,
-        n_paired=kinds.count("paired"),
-        n_only_a=kinds.count("only_a"),
-        n_only_b=kinds.count("only_b"),
+        n_paired=kinds.count(RegionKind.PAIRED),
+        n_only_a=kinds.count(RegionKind.ONLY_A),
+        n_only_b=kinds.count(RegionKind.ONLY_B),
         n_coarse=sum(region.coarse for region in regions),
     )
 
@@ -168,7 +168,7 @@ def _side_doc(compared: ComparedSide, averages: list[Average], used: list[Step],
         incomplete=manifest.incomplete,
         n_steps_recorded=compared.n_usable,
         steps_used=[step.name for step in used],
-        kernel_time=spread(averages),
+        step_time=spread(averages),
         inventory={key: float(value) for key, value in asdict(side.inventory).items()},
         outside_steps_ns=side.outside_steps_ns,
         overhead_ns=sum(average.overhead_ns for average in averages),

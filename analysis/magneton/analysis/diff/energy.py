@@ -1,7 +1,7 @@
 """Energy of the two sides of a diff: joules per kernel where a power log lies on the time line of the profile.
 
-What the log alone gives is a share by busy time (``apportioned``): shown with its bounds, never judged. Attributed, idle
-and unattributed energy add up to that of the device.
+A power log alone allows only a division by time (``apportioned``). Such energies are shown with their bounds, and no finding
+rests on them. Attributed, idle and unattributed energy add up to the energy of the device.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.align.tree import KernelJoules
-from magneton.analysis.diff.bare_energy import OTHER_CAPTURE, bare_steps, share_bare
-from magneton.analysis.energy.attribute import GPU, attribute
+from magneton.analysis.diff.bare_energy import bare_steps, share_bare
+from magneton.analysis.energy.attribute import attribute
 from magneton.analysis.energy.measure.apportion import EnergyAttribution, weakest
 from magneton.analysis.energy.measure.basis import dynamic
 from magneton.analysis.energy.measure.result import Window, need_coverage
 from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.diffdoc import EnergyDoc, Note
+from magneton.schemas.kinds import DeviceKind, Flag
 
 _KERNEL_COLUMNS = (
     "kernel_id", "kernel_class", "ts_ns", "dur_ns", "device", "launch_id", "op_id", "capture", "rank",
@@ -37,7 +38,7 @@ class SideEnergy:
         by_kernel: energy of each kernel with its bounds; kernels of unknown power are not in it.
         document: totals of the devices, for the document.
         fields: which readings were used.
-        slower: how much longer a step took under the profiler, where the joules are those of the bare program.
+        slower: time of a step under the profiler divided by that of a bare step, if the energy is that of the bare program.
     """
 
     by_kernel: dict[int, KernelJoules]
@@ -47,21 +48,21 @@ class SideEnergy:
 
 
 def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: float | None = None) -> SideEnergy | None:
-    """Share the energy of a recording's devices out among its kernels; None where no power of a GPU was recorded.
+    """Divide the energy of the devices of a recording among its kernels. None if no power of a GPU was recorded.
 
     Args:
         recording: the recording.
         rank: rank that is compared.
         min_coverage: least share of the window that the power samples must cover, 0 to 1.
-        idle_w: power of each device at rest, W, which is taken off: joules are ``dynamic``; without it they are ``gross``.
+        idle_w: power of each device at rest, W. It is subtracted, and the energies are ``dynamic``. Without it they are ``gross``.
 
     Raises:
         InsufficientPowerDataError: they cover less, or a reading cannot be given to a device.
     """
     power = recording.table("power")
     kernels = recording.of_rank("kernels", rank, _KERNEL_COLUMNS)
-    # Of processors and memory there are ledgers, and no kernels.
-    if not power.num_rows or not kernels.num_rows or not pc.any(pc.equal(power["device_kind"], GPU)).as_py():
+    # Processors and memory have ledgers; kernels run on GPUs only.
+    if not power.num_rows or not kernels.num_rows or not pc.any(pc.equal(power["device_kind"], DeviceKind.GPU)).as_py():
         return None
     window = _window(recording, rank, kernels)
     numbers = [n for n in pc.unique(kernels["device"]).to_pylist() if n is not None]
@@ -83,7 +84,7 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
             *(one.kernels[name].to_pylist() for name in names), strict=True
         ):
             if energy is not None:
-                # Devices one after the other, so that their stretches are not taken for the same.
+                # Running totals of the devices follow one another, so that stretches of two devices never overlap.
                 within = None if start is None else (before_j + start, before_j + end)
                 bounds = (energy if low is None else low, energy if high is None else high)
                 by_kernel[kernel] = KernelJoules(energy, *bounds, within)
@@ -133,7 +134,7 @@ def _document(found: dict[int, EnergyAttribution], window: Window, fields: froze
 
 
 def _above_rest(one: EnergyAttribution, idle_w: float) -> EnergyAttribution:
-    """Take the power at rest off the total and off each part of it, by the time of each part."""
+    """Subtract the energy at rest from the total and from each part, in proportion to time."""
     kernels = one.kernels
     for name in ("energy_j", "low_j", "high_j"):
         above = pc.subtract(kernels[name], kernels["static_j"])
@@ -158,19 +159,22 @@ def _static(one: EnergyAttribution, *, attributed: bool) -> float:
 
 
 def energy_notes(a: SideEnergy | None, b: SideEnergy | None) -> list[Note]:
-    """Return what must be said of the joules of both sides before they are compared."""
+    """Return the notes that a reader needs before comparing the energies of both sides."""
     notes = []
     if (a is None) != (b is None):
-        notes.append(Note("energy_on_one_side", "only one side has a power log: joules cannot be compared"))
+        notes.append(Note("energy_on_one_side", "only one side has a power log, so energies cannot be compared"))
     if a is not None and b is not None and a.fields != b.fields:
         text = f"side A was measured by {', '.join(sorted(a.fields))}, side B by {', '.join(sorted(b.fields))}"
-        notes.append(Note("sensor_field_mismatch", f"{text}: joules of different sensor fields do not compare"))
+        notes.append(Note("sensor_field_mismatch", f"{text}: energies of different sensor fields cannot be compared"))
     for letter, side in (("A", a), ("B", b)):
         if side is not None and side.slower is not None:
-            text = "joules are those of its bare steps, shared out by the time line of its profile"
+            text = "its energy was measured on bare steps and divided among the kernels of its profile"
             notes.append(
-                Note(OTHER_CAPTURE, f"side {letter}: {text}, whose steps took {side.slower:.3g} times as long")
+                Note(
+                    Flag.ENERGY_OF_ANOTHER_CAPTURE,
+                    f"side {letter}: {text}, whose steps took {side.slower:.3g} times as long",
+                )
             )
         if side is not None and side.document.simulated:
-            notes.append(Note("simulated", f"side {letter}: its power is simulated, and so is every joule"))
+            notes.append(Note(Flag.SIMULATED, f"side {letter}: its power is simulated, and so is every joule"))
     return notes

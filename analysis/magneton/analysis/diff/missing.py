@@ -1,4 +1,7 @@
-"""Regions in which a side's device records are missing: its time is a lower bound, and what looks cheaper may not be."""
+"""Regions in which device records of a side are missing.
+
+The time of that side is a lower bound there. A side that looks cheaper need not be cheaper.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,9 @@ from dataclasses import dataclass
 from magneton.analysis.align.tree import Node
 from magneton.analysis.align.work import Side, Step
 from magneton.analysis.diff.regions import RawRegion, class_path
+from magneton.schemas.kinds import RegionKind
 
-# With a larger share of a side's kernel launches without a record, no difference of the two sides says anything.
+# If a larger share of a side's kernel launches has no record, the two sides are not compared.
 MAX_LOST = 0.1
 _NAMES_SHOWN = 5
 
@@ -29,10 +33,10 @@ class Missing:
         return min(self.n_lost / self.n_launches, 1.0) if self.n_launches else 1.0
 
     def describe(self) -> str:
-        """Return one clause with the numbers, and the operators that lost most."""
+        """Return one clause with the numbers and the operators that lost most records."""
         more = len(self.names) - _NAMES_SHOWN
         names = ", ".join(self.names[:_NAMES_SHOWN]) + (f" and {more} more" if more > 0 else "")
-        count = f"{self.n_lost} of {self.n_launches} kernel launches lack a device record of their time"
+        count = f"{self.n_lost} of {self.n_launches} kernel launches have no device record with a time"
         return f"{count} ({names})" if names else count
 
 
@@ -45,7 +49,7 @@ def find_missing(side: Side, steps: list[Step]) -> Missing | None:
                 names[leaf.name] += round(leaf.work.n_lost)
     marked = all(step.row for step in steps)
     n_lost, n_launches = side.lost.in_steps([s.row["step_id"] for s in steps if s.row] if marked else None)
-    # Only the trees know of records without a length, and only the launches of a recording without any record.
+    # The trees count records without a length; the launches count kernels without any record.
     n_lost = max(n_lost, names.total())
     if not n_lost:
         return None
@@ -55,14 +59,14 @@ def find_missing(side: Side, steps: list[Step]) -> Missing | None:
 def mark_missing(regions: Iterable[RawRegion]) -> None:
     """Mark the regions in which device records of a side are missing.
 
-    These are the regions that hold such work; and where it found no partner, the regions of the other side alone that
-    consist of operators of the same name in the same kind of module.
+    A region is marked if it holds such work. Such work may also have no partner. Then regions of the other side alone are marked
+    too, if they hold operators of the same name in the same kind of module.
     """
     alone: dict[str, set[tuple[str, str | None]]] = {"a": set(), "b": set()}
     for region in regions:
         works = {"a": region.work_a, "b": region.work_b}
         region.missing = tuple(side for side, work in works.items() if work and work.n_lost)
-        if region.kind != "paired":
+        if region.kind != RegionKind.PAIRED:
             for side in region.missing:
                 alone[side].update(_key(leaf) for leaf in (*region.a, *region.b) if leaf.work and leaf.work.n_lost)
     for region in regions:

@@ -22,11 +22,12 @@ from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
 from magneton.analysis.diff.missing import mark_missing
 from magneton.analysis.diff.regions import build
 from magneton.analysis.diff.settings import DiffSettings
-from magneton.analysis.diff.stratum import Aligned, align, kernel_ns
+from magneton.analysis.diff.stratum import Aligned, align, work_time_ns
 from magneton.analysis.energy.measure.basis import need_same_basis
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
-from magneton.schemas.diffdoc import Note
+from magneton.schemas.diffdoc import Note, work_name
+from magneton.schemas.kinds import CaptureKind, Method
 
 
 def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffResult:
@@ -51,17 +52,16 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     notes = [Note(code, message) for code, message in choice.notes]
     scale = check_work(side_a, side_b, choice, settings, notes)
     units = units_of(side_a, side_b, choice, scale, settings)
-    swapped = b.manifest.run_id < a.manifest.run_id
-    aligned = [align(stratum, units, scale, intern, swapped=swapped) for stratum in choice.strata]
+    aligned = [align(stratum, units, scale, intern) for stratum in choice.strata]
     method = _by_values(aligned, side_a, side_b, notes)
     notes += energy_notes(energy_a, energy_b)
-    kernel_a = sum(kernel_ns(part.a.tree) for part in aligned)
-    kernel_b = sum(kernel_ns(part.b.tree) for part in aligned)
-    regions = [r for part in aligned for r in build(part.found, part.name, kernel_a, kernel_b)]
+    time_a = sum(work_time_ns(part.a.tree) for part in aligned)
+    time_b = sum(work_time_ns(part.b.tree) for part in aligned)
+    regions = [r for part in aligned for r in build(part.found, part.name, time_a, time_b)]
     missing_a, missing_b = note_missing(choice, side_a, side_b, notes)
     mark_missing(regions)
-    note_variation(aligned, notes)
-    coverage = coverage_of(regions, kernel_a, kernel_b)
+    note_variation(aligned, work_name(side_a.on_device), notes)
+    coverage = coverage_of(regions, time_a, time_b)
     note_coverage(coverage, notes)
     compared = Compared(
         a=ComparedSide(side_a, len(usable_a), energy_a, missing_a),
@@ -101,7 +101,7 @@ def _expect(a: Recording, b: Recording, settings: DiffSettings) -> None:
     needs = [work.NEEDS, lost.NEEDS]
     if settings.energy:
         needs += [energy.NEEDS, ledger.NEEDS]
-    if all(any(row["kind"] == "values" for row in side.table("captures").to_pylist()) for side in (a, b)):
+    if all(any(row["kind"] == CaptureKind.VALUES for row in side.table("captures").to_pylist()) for side in (a, b)):
         needs.append(by_values.NEEDS)
     for side in (a, b):
         side.expect(*needs)
@@ -113,16 +113,21 @@ def _by_values(aligned: list[Aligned], a: Side, b: Side, notes: list[Note]) -> s
     known = all(values_captures(side.recording, side.rank) for side in (a, b))
     values_a, values_b = (load_values(side.recording, side.rank) if known else None for side in (a, b))
     if values_a is None or values_b is None:
-        return "structure"
+        return Method.STRUCTURE
     match = match_values(values_a.graph, values_b.graph)
     if not match.second_input:
-        notes.append(Note("no_second_input", "matches by value were not confirmed by a second input"))
+        notes.append(
+            Note(
+                "no_second_input",
+                "values were compared on one input only, without a second input; some may agree by accident",
+            )
+        )
     for part in aligned:
         trees, steps = (part.a.tree, part.b.tree), (part.a.step_id, part.b.step_id)
         result = correspond((values_a, values_b), match, trees, steps, part.found)
         part.found = result.found
         for side, share in (("A", result.joined_a), ("B", result.joined_b)):
             if share < MIN_JOINED:
-                text = f"side {side}: only {100 * share:.0f} % of device time is joined to the values capture"
+                text = f"side {side}: only {100 * share:.0f} % of device time belongs to calls that were found in the capture of values; the rest is matched by structure"
                 notes.append(Note("values_not_joined", text))
-    return "values"
+    return Method.VALUES

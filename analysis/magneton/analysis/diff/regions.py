@@ -11,8 +11,9 @@ from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
 from magneton.analysis.align.work import total_work
 from magneton.schemas.diffdoc import Amount, Group, Region
+from magneton.schemas.kinds import RegionKind, in_order
 
-# A pair with more than this share of a side's kernel time and several operators on both sides aligns nothing.
+# A pair with more than this share of a side's time and several operators on both sides is coarse: it does not count as aligned.
 MAX_ALIGNED_SHARE = 0.10
 _MAX_OP_NAMES = 6
 _INSTANCE = re.compile(r"_\d+(?=/|$)")
@@ -38,11 +39,11 @@ class RawRegion:
     @property
     def kind(self) -> str:
         """``paired``, ``only_a`` or ``only_b``."""
-        return "paired" if self.a and self.b else "only_a" if self.a else "only_b"
+        return RegionKind.PAIRED if self.a and self.b else RegionKind.ONLY_A if self.a else RegionKind.ONLY_B
 
 
 def amount(a: float | None, b: float | None) -> Amount:
-    """Return both values with difference and percentage; a missing side counts as no work in the difference."""
+    """Return both values with difference and percentage. In the difference, a missing side counts as 0."""
     if a is None and b is None:
         return Amount(None, None)
     delta = (b or 0.0) - (a or 0.0)
@@ -50,7 +51,7 @@ def amount(a: float | None, b: float | None) -> Amount:
 
 
 def energy_amount(a: Work | None, b: Work | None) -> Amount:
-    """Return the energies of both sides; the difference is known only if both are, or one side does not do the work."""
+    """Return the energies of both sides. The difference is known if both energies are, or if one side does not do the work."""
     left, right = (None if work is None else work.known_energy_j for work in (a, b))
     if (a is not None and left is None) or (b is not None and right is None):
         return Amount(left, right)
@@ -91,24 +92,22 @@ def common_module(nodes: list[Node]) -> str | None:
     return "/".join(shared) or None
 
 
-def build(correspondences: list[Correspondence], stratum: str, kernel_a: float, kernel_b: float) -> list[RawRegion]:
+def build(correspondences: list[Correspondence], stratum: str, time_a: float, time_b: float) -> list[RawRegion]:
     """Sum the work of each correspondence and mark pairs too coarse to count as aligned.
 
     Args:
         correspondences: every leaf of both averaged trees exactly once.
         stratum: name of the kind of step.
-        kernel_a: kernel time of side A per unit, ns, over all strata.
-        kernel_b: the same of side B.
+        time_a: work time of side A per unit, ns, over all strata.
+        time_b: the same of side B.
     """
     regions = []
     for found in correspondences:
         work_a, work_b = _total(found.a), _total(found.b)
-        region = RawRegion(stratum, found.a, found.b, work_a, work_b, found.score, tuple(sorted(found.evidence)))
+        region = RawRegion(stratum, found.a, found.b, work_a, work_b, found.score, tuple(in_order(found.evidence)))
         leaves = len(found.a), len(found.b)
         if work_a and work_b and min(*leaves, *(found.calls or leaves)) > 1:
-            region.coarse = (
-                work_a.kernel_ns > MAX_ALIGNED_SHARE * kernel_a or work_b.kernel_ns > MAX_ALIGNED_SHARE * kernel_b
-            )
+            region.coarse = work_a.time_ns > MAX_ALIGNED_SHARE * time_a or work_b.time_ns > MAX_ALIGNED_SHARE * time_b
         regions.append(region)
     regions.sort(key=_order)
     return regions
@@ -177,8 +176,8 @@ def _region(
         n_ops_b=b.n_calls if b else None,
         n_kernels_a=a.n_kernels if a else None,
         n_kernels_b=b.n_kernels if b else None,
-        kernel_ns_a=a.known_kernel_ns if a else None,
-        kernel_ns_b=b.known_kernel_ns if b else None,
+        time_ns_a=a.known_time_ns if a else None,
+        time_ns_b=b.known_time_ns if b else None,
         share_ns_a=a.share_ns if a else None,
         share_ns_b=b.share_ns if b else None,
         transfer_ns_a=a.transfer_ns if a else None,
@@ -189,7 +188,7 @@ def _region(
         launches_b=b.n_kernels + b.n_transfers if b else None,
         kernel_class_a=top_class(a),
         kernel_class_b=top_class(b),
-        delta_ns=(b.kernel_ns if b else 0.0) - (a.kernel_ns if a else 0.0),
+        delta_ns=(b.time_ns if b else 0.0) - (a.time_ns if a else 0.0),
         evidence=" ".join(raw.evidence) or None,
         score=raw.score,
         coarse=raw.coarse,
@@ -218,12 +217,12 @@ def _group(index: int, ids: list[int], regions: list[RawRegion], docs: list[Regi
         ops_a=first.ops_a,
         ops_b=first.ops_b,
         n_regions=len(ids),
-        kernel_ns=amount(a.known_kernel_ns if a else None, b.known_kernel_ns if b else None),
+        time_ns=amount(a.known_time_ns if a else None, b.known_time_ns if b else None),
         transfer_ns=amount(a.transfer_ns if a else None, b.transfer_ns if b else None),
         launches=amount(a.n_kernels + a.n_transfers if a else None, b.n_kernels + b.n_transfers if b else None),
         kernel_class_a=top_class(a),
         kernel_class_b=top_class(b),
-        evidence=sorted(evidence),
+        evidence=in_order(evidence),
         score=min(scores) if scores else None,
         coarse=any(regions[i].coarse for i in ids),
         missing_records=_sides({side for i in ids for side in regions[i].missing}),

@@ -1,4 +1,7 @@
-"""Sums by module, operator and kernel class. Operators and classes are each side's own; modules are put side by side."""
+"""Sums by module, operator and kernel class.
+
+Operators and kernel classes are compared by name. A module of A is compared with the module of B that does most of the same work.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from magneton.analysis.diff.regions import RawRegion, amount, class_path, energy
 from magneton.schemas.diffdoc import RollupRow
 
 _QUANTITIES: dict[str, Callable[[Work], float | None]] = {
-    "kernel_ns": lambda work: work.known_kernel_ns,
+    "time_ns": lambda work: work.known_time_ns,
     "transfer_ns": lambda work: work.transfer_ns,
     "calls": lambda work: work.n_calls,
     "launches": lambda work: work.n_kernels + work.n_transfers,
@@ -47,7 +50,7 @@ def _rows(
 
 
 def _size(row: RollupRow) -> float:
-    return abs(row.kernel_ns.delta or 0.0) + abs(row.transfer_ns.delta or 0.0)
+    return abs(row.time_ns.delta or 0.0) + abs(row.transfer_ns.delta or 0.0)
 
 
 class _Sums:
@@ -81,7 +84,7 @@ def _classes(regions: list[RawRegion]) -> list[RollupRow]:
     sums = _Sums()
     for _, side, _, _, work in _leaves(regions):
         for name, value in work.class_ns.items():
-            sums.add((name, name), side, Work(kernel_ns=value))
+            sums.add((name, name), side, Work(time_ns=value))
         if work.n_transfers:
             part = Work(transfer_ns=work.transfer_ns, n_transfers=work.n_transfers, transfer_bytes=work.transfer_bytes)
             sums.add(("transfer", "transfer"), side, part)
@@ -89,7 +92,7 @@ def _classes(regions: list[RawRegion]) -> list[RollupRow]:
 
 
 def _modules(regions: list[RawRegion]) -> list[RollupRow]:
-    """Put each module class path beside the one of the other side that does most of the same work."""
+    """Sum by module. Each module path of A is shown beside the path of B that does most of the same work."""
     together: dict[tuple[str | None, str | None], float] = defaultdict(float)
     for region in regions:
         if region.a and region.b:
@@ -101,7 +104,7 @@ def _modules(regions: list[RawRegion]) -> list[RollupRow]:
             for a in paths_a:
                 for b in paths_b:
                     together[(a, b)] += weight / (len(paths_a) * len(paths_b))
-    # Strongest ties first; every path is used once, so that each side's rows add up.
+    # Pairs with most common work first. Every path is used once, so that the rows of each side add up.
     partner_a: dict[str | None, str | None] = {}
     partner_b: dict[str | None, str | None] = {}
     for (a, b), _ in sorted(together.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or "")):

@@ -8,9 +8,9 @@ from statistics import mean, median, stdev
 
 from magneton.analysis.align.average import Average, average_steps
 from magneton.analysis.align.comparable import Scale
-from magneton.analysis.align.matcher import Correspondence, Matcher
-from magneton.analysis.align.similarity import Similarity
+from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.steps import Stratum
+from magneton.analysis.align.symmetric import match_symmetric
 from magneton.analysis.align.tree import Interner, Node, Work
 from magneton.analysis.align.work import total_work
 from magneton.analysis.diff.regions import amount, energy_amount
@@ -27,9 +27,7 @@ class Aligned:
     found: list[Correspondence]
 
 
-def align(
-    stratum: Stratum, units: tuple[float, float], scale: Scale | None, intern: Interner, *, swapped: bool
-) -> Aligned:
+def align(stratum: Stratum, units: tuple[float, float], scale: Scale | None, intern: Interner) -> Aligned:
     """Average the steps of a stratum on each side and align the two means by structure.
 
     Args:
@@ -37,22 +35,16 @@ def align(
         units: samples or tokens of one step of A and of B, by which times are divided (1 each for steps).
         scale: factor between the work of the sides, None where it is the same.
         intern: numbering of structures shared by the sides.
-        swapped: align B with A instead of A with B.
     """
     average_a = average_steps(stratum.a, intern, units[0])
     average_b = average_steps(stratum.b, intern, units[1])
     factor = scale.factor if scale else Fraction(1)
-    # The order of the sides must not matter: the run with the smaller id is always the left one.
-    left, right = (average_b, average_a) if swapped else (average_a, average_b)
-    found = Matcher(Similarity(1 / factor if swapped else factor)).match(left.tree, right.tree)
-    if swapped:
-        found = [Correspondence(c.b, c.a, c.score, c.evidence) for c in found]
-    return Aligned(stratum.name, average_a, average_b, found)
+    return Aligned(stratum.name, average_a, average_b, match_symmetric(average_a.tree, average_b.tree, factor))
 
 
-def kernel_ns(tree: Node) -> float:
-    """Return the kernel time of a tree, ns."""
-    return total_work([tree]).kernel_ns
+def work_time_ns(tree: Node) -> float:
+    """Return the time of the work in a tree, ns: of kernels, or on a CPU of the operators that compute."""
+    return total_work([tree]).time_ns
 
 
 def totals(aligned: list[Aligned]) -> dict[str, Amount]:
@@ -62,7 +54,7 @@ def totals(aligned: list[Aligned]) -> dict[str, Amount]:
         a.add(total_work([part.a.tree]))
         b.add(total_work([part.b.tree]))
     return {
-        "kernel_ns": amount(a.kernel_ns, b.kernel_ns),
+        "time_ns": amount(a.time_ns, b.time_ns),
         "share_ns": amount(a.share_ns, b.share_ns),
         "transfer_ns": amount(a.transfer_ns, b.transfer_ns),
         "transfer_bytes": amount(a.transfer_bytes, b.transfer_bytes),
@@ -81,8 +73,8 @@ def _host_ns(averages: list[Average]) -> float | None:
 
 
 def spread(averages: list[Average]) -> Spread:
-    """Return how the kernel time of a side's steps spreads, over all strata."""
-    values = [v for average in averages for v in average.step_kernel_ns]
+    """Return how the work time of a side's steps spreads, over all strata."""
+    values = [v for average in averages for v in average.step_time_ns]
     # Strata differ by design, so the variation is only that of a single one.
     cv = None
     if len(averages) == 1 and len(values) > 1 and mean(values):

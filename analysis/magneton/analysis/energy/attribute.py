@@ -1,4 +1,4 @@
-"""Energy of a recording by kernel and device: which sensor belongs to which device, and what can be said of its energy."""
+"""Energy of a recording by device and kernel. First each sensor is assigned to its device."""
 
 from __future__ import annotations
 
@@ -13,19 +13,10 @@ from magneton.analysis.energy.measure.devices import map_devices
 from magneton.analysis.energy.measure.integrate import prepare
 from magneton.analysis.energy.measure.power import power_curve
 from magneton.analysis.energy.measure.result import EnergyResult, Provenance, Window
-from magneton.analysis.energy.measure.totals import (
-    COUNTER,
-    PREFERENCE,
-    SensorSeries,
-    preferred,
-    series_energy,
-    series_of,
-)
+from magneton.analysis.energy.measure.totals import PREFERENCE, SensorSeries, preferred, series_energy, series_of
 from magneton.analysis.energy.sensor_model.by_model import refine
 from magneton.analysis.energy.sensor_model.sensor import SensorModel
-
-GPU = "gpu"
-SIMULATED = "simulated"
+from magneton.schemas.kinds import DeviceKind, EnergyLabel, Flag, PowerField
 
 
 def attribute(
@@ -38,7 +29,7 @@ def attribute(
     max_gap_s: float | None = None,
     models: Mapping[int, SensorModel] | None = None,
 ) -> dict[int, EnergyAttribution]:
-    """Share the energy of each GPU of a recording out among its kernels.
+    """Divide the energy of each GPU of a recording among its kernels.
 
     Args:
         kernels: table ``kernels`` of one capture and rank.
@@ -50,13 +41,13 @@ def attribute(
         models: model of the sensor by device number; without one energy is ``apportioned`` and has no interval.
 
     Returns:
-        By device number: every device on which a kernel ran. A device without power readings is there with energy NULL.
+        By device number: every device on which a kernel ran. The energy of a device without power readings is None.
 
     Raises:
-        InsufficientPowerDataError: which reading belongs to which device cannot be told.
+        InsufficientPowerDataError: it is unknown which reading belongs to which device.
     """
     numbers = sorted({n for n in pc.unique(kernels["device"]).to_pylist() if n is not None})
-    mine = power.filter(pc.equal(power["device_kind"], GPU)) if power.num_rows else power
+    mine = power.filter(pc.equal(power["device_kind"], DeviceKind.GPU)) if power.num_rows else power
     series = series_of(mine)
     simulated = is_simulated(mine)
     mapping = map_devices((s.device_id for s in series), used=numbers, explicit=devices) if series else None
@@ -75,7 +66,7 @@ def attribute(
         curve = power_curve(one, max_gap_ns=gap)
         shared = apportion(work, curve, total, window, idle_w=(idle_w or {}).get(number), simulated=simulated)
         model = (models or {}).get(number)
-        powers = [s for s in series if mapping and s.device_id == name and s.field != COUNTER]
+        powers = [s for s in series if mapping and s.device_id == name and s.field != PowerField.ENERGY_COUNTER]
         if model is not None and powers and shared.total_j is not None:
             shared = refine(shared, work, min(powers, key=lambda p: PREFERENCE.index(p.field)), model, total)
         found[number] = shared
@@ -95,24 +86,26 @@ def is_simulated(power: pa.Table) -> bool:
     if power.num_rows == 0 or "flags" not in power.column_names:
         return False
     flags = pc.fill_null(power["flags"], "")
-    return bool(pc.any(pc.match_substring(flags, SIMULATED)).as_py())
+    return bool(pc.any(pc.match_substring(flags, Flag.SIMULATED)).as_py())
 
 
 def _nothing(kernels: pa.Table, window: Window, device_id: str | None) -> EnergyAttribution:
-    none = SensorSeries(None, None, GPU, device_id, "power", prepare(np.zeros(0, np.int64), np.zeros(0)))
+    none = SensorSeries(
+        None, None, DeviceKind.GPU, device_id, PowerField.POWER, prepare(np.zeros(0, np.int64), np.zeros(0))
+    )
     total = EnergyResult(
         value_j=None,
         window_s=window.length_ns / 1e9,
         covered_s=0.0,
         gaps=((window.start_ns, window.end_ns),) if window.length_ns else (),
         warnings=("no_power_data",),
-        provenance=Provenance(device_kind=GPU, device_id=device_id, label="not_identifiable"),
+        provenance=Provenance(device_kind=DeviceKind.GPU, device_id=device_id, label=EnergyLabel.NOT_IDENTIFIABLE),
     )
     return apportion(kernels, power_curve(none), total, window)
 
 
 def idle_power(power: SensorSeries, window: Window, *, max_gap_s: float | None = None) -> float | None:
-    """Return the mean power of a device over a window in which it rested, W; NULL where less than half is measured."""
+    """Return the mean power of a device over a window in which it rested, W; None where less than half is measured."""
     found = series_energy(power, window, max_gap_s=max_gap_s)
     if found.value_j is None or not found.covered_s or (found.coverage or 0.0) < 0.5:
         return None

@@ -1,7 +1,8 @@
 """Whether two sides differ: tests over whole runs, made in the order A B B A, and never over iterations of one run.
 
-Iterations of a run share its clocks, temperature and allocation. Taken as independent they call half of all comparisons of
-a thing with itself significant; runs of one side after those of the other measure the drift of the machine.
+Iterations of one run have the same clocks, temperature and allocation. A test that takes them for independent finds a
+"significant" difference in half of the comparisons of a program with itself. And if all runs of A come before all runs of B, the
+difference includes the drift of the machine.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ class Comparison:
         difference: mean of B minus mean of A, relative to A.
         low: lower end of its 95 % interval.
         high: upper end.
-        p: probability of a difference as large where there is none; for a threshold, of one as large beyond it.
-        significant: ``p`` is below 5 % and there were runs enough.
+        p: probability of a difference this large if there is none. With a threshold: if the difference is no larger than it.
+        significant: ``p`` is below 5 %, and there were enough runs.
         n_a: runs of A.
         n_b: runs of B.
-        reason: why nothing could be said, else NULL.
+        reason: why nothing could be said, else None.
     """
 
     difference: float | None
@@ -107,7 +108,7 @@ def compare_interleaved(order: str, values: Sequence[float], *, threshold: float
     """Compare runs made in an interleaved order, with slow drift taken out.
 
     The drift is a parabola through the order of the runs, estimated together with the difference. ``A B B A`` makes the
-    two independent of each other, so that what is left over measures the runs and not the drift.
+    two estimates independent of each other. So the residuals measure the variation of the runs and not the drift.
 
     Args:
         order: side of each run, in the order in which they were made (``run_order``).
@@ -145,7 +146,7 @@ def compare_interleaved(order: str, values: Sequence[float], *, threshold: float
 
 
 def holm(p: Sequence[float | None]) -> list[bool]:
-    """Return which of several hypotheses to reject at 5 % for all of them together (Holm); NULL is never rejected."""
+    """Return which of several hypotheses to reject at 5 % for all of them together (Holm); None is never rejected."""
     order = sorted((i for i, v in enumerate(p) if v is not None), key=lambda i: p[i] or 0.0)
     rejected = [False] * len(p)
     for rank, i in enumerate(order):

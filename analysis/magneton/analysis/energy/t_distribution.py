@@ -1,4 +1,4 @@
-"""Student's and the chi-square distribution, by the standard series: too little to need a library for."""
+"""Student's t distribution and the chi-square distribution, by their standard series. A library would be larger than the need."""
 
 from __future__ import annotations
 

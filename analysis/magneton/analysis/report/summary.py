@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
-from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc
+from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc, work_name
+from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
 
 
 @dataclass
@@ -13,7 +15,7 @@ class Block:
 
     title: str
     names: list[str]
-    rows: list[list[str]]
+    rows: list[list[Any]]
     right: set[str] = field(default_factory=set)
     wrap: set[str] = field(default_factory=set)
     remark: str | None = None
@@ -45,11 +47,6 @@ def count(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}" if value == round(value) else f"{value:.2f}"
 
 
-def work_name(document: DiffDocument) -> str:
-    """Return what the time is the time of."""
-    return "kernel time" if document.a.on_device else "operator time"
-
-
 def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
     """Return the tables of a report.
 
@@ -71,17 +68,17 @@ def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
 
 
 def statements(document: DiffDocument) -> list[str]:
-    """Return what must be said beside the tables: coverage, findings, notes."""
+    """Return the sentences beside the tables: coverage, findings, notes."""
     coverage = document.coverage
     lines = [
-        f"Aligned: {_share(coverage.a)} of A's {work_name(document)} and {_share(coverage.b)} of B's lie in regions that have a "
-        f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). A pair counts "
-        f"if it holds at most {100 * coverage.max_share:.0f} % of a side or is one operator on one side"
-        + (f"; {coverage.n_coarse} do not." if coverage.n_coarse else ".")
+        f"Aligned: {_share(coverage.a)} of A's {work_name(document.a.on_device)} and {_share(coverage.b)} of B's lie in regions that have a "
+        f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). Pairs with several "
+        f"operators on both sides count only up to {100 * coverage.max_share:.0f} % of a side"
+        + (f"; {coverage.n_coarse} larger pair(s) do not count." if coverage.n_coarse else ".")
     ]
     gate = (
         f"{document.settings['threshold_percent']:g} % or more and by at least "
-        f"{document.settings['min_share_percent']:g} % of the cheaper side's {work_name(document)}"
+        f"{document.settings['min_share_percent']:g} % of the cheaper side's {work_name(document.a.on_device)}"
     )
     if document.findings:
         verdicts = sorted({(f.verdict, f.reason) for f in document.findings})
@@ -103,7 +100,7 @@ def statements(document: DiffDocument) -> list[str]:
             )
         if side.outside_steps_ns:
             lines.append(
-                f"Note (outside_steps): side {name}: {duration(side.outside_steps_ns)} of device time outside all steps is left out."
+                f"Note (outside_steps): side {name}: {duration(side.outside_steps_ns)} of {'device' if side.on_device else 'operator'} time outside all steps is left out."
             )
     return lines
 
@@ -132,7 +129,7 @@ def _side(letter: str, side: SideDoc) -> list[str]:
 def _totals(document: DiffDocument) -> Block:
     unit = document.comparison.unit
     names = {
-        "kernel_ns": work_name(document),
+        "time_ns": work_name(document.a.on_device),
         "share_ns": "device busy",
         "transfer_ns": "copies and memsets",
         "host_ns": f"host, per {unit}",
@@ -155,10 +152,10 @@ def _totals(document: DiffDocument) -> Block:
 
 
 def _energy_label(document: DiffDocument) -> str:
-    """Return the provenance of the joules, as it must stand beside them."""
+    """Return the provenance of the energies. It is always shown beside them."""
     found = [one.energy for one in (document.a, document.b) if one.energy]
-    words = sorted({e.label for e in found} | {"simulated" for e in found if e.simulated})
-    words += sorted({e.basis for e in found} - {"gross"})
+    words = sorted({e.label for e in found} | {Flag.SIMULATED for e in found if e.simulated})
+    words += sorted({e.basis for e in found} - {EnergyBasis.GROSS})
     return f" ({', '.join(words)})" if words else ""
 
 
@@ -216,8 +213,8 @@ def _size(amount: Amount, other: Amount) -> float:
 
 
 def _groups(document: DiffDocument, top: int) -> Block:
-    differing = [g for g in document.groups if _size(g.kernel_ns, g.transfer_ns)]
-    ranked = sorted(differing, key=lambda g: (-_size(g.kernel_ns, g.transfer_ns), g.group_id))
+    differing = [g for g in document.groups if _size(g.time_ns, g.transfer_ns)]
+    ranked = sorted(differing, key=lambda g: (-_size(g.time_ns, g.transfer_ns), g.group_id))
     shown = ranked[:top] if top else ranked
     joules = bool(document.a.energy or document.b.energy)
     rows = [
@@ -226,11 +223,11 @@ def _groups(document: DiffDocument, top: int) -> Block:
             group.ops_a or _nothing(group, "a"),
             group.ops_b or _nothing(group, "b"),
             str(group.n_regions),
-            duration(_both(group.kernel_ns.a, group.transfer_ns.a)),
-            duration(_both(group.kernel_ns.b, group.transfer_ns.b)),
-            duration((group.kernel_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
+            duration(_both(group.time_ns.a, group.transfer_ns.a)),
+            duration(_both(group.time_ns.b, group.transfer_ns.b)),
+            duration((group.time_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
             *_joules(group, joules),
-            " ".join(_remarks(group)) or "-",
+            "; ".join(_remarks(group)) or "-",
         ]
         for group in shown
     ]
@@ -265,7 +262,8 @@ def _joules(group: Group, wanted: bool) -> list[str]:
 
 def _remarks(group: Group) -> list[str]:
     missing = [f"records missing in {group.missing_records.upper()}"] if group.missing_records else []
-    return [*group.evidence, *(["coarse"] if group.coarse else []), *missing]
+    evidence = [evidence_text(group.evidence)] if group.evidence else []
+    return [*evidence, *(["coarse: not counted as aligned"] if group.coarse else []), *missing]
 
 
 def _nothing(group: Group, side: str) -> str:
@@ -293,10 +291,10 @@ def _rollup(document: DiffDocument, title: str, rows: list[RollupRow], top: int)
     text = [
         [
             row.name_a or "-" if row.name_a == row.name_b or not row.name_b else f"{row.name_a or '-'} | {row.name_b}",
-            duration(row.kernel_ns.a),
-            duration(row.kernel_ns.b),
-            duration(row.kernel_ns.delta, signed=True),
-            percent(row.kernel_ns.delta_percent),
+            duration(row.time_ns.a),
+            duration(row.time_ns.b),
+            duration(row.time_ns.delta, signed=True),
+            percent(row.time_ns.delta_percent),
             duration(row.transfer_ns.a) if row.transfer_ns.a or row.transfer_ns.b else "",
             duration(row.transfer_ns.b) if row.transfer_ns.a or row.transfer_ns.b else "",
         ]
@@ -306,4 +304,6 @@ def _rollup(document: DiffDocument, title: str, rows: list[RollupRow], top: int)
     if not any(line[5] for line in text):
         names, text = names[:5], [line[:5] for line in text]
     remark = None if len(shown) == len(rows) else f"{len(rows) - len(shown)} more in diff.json"
-    return Block(f"{title} ({work_name(document)})", names, text, right=set(names[1:]), wrap={"name"}, remark=remark)
+    return Block(
+        f"{title} ({work_name(document.a.on_device)})", names, text, right=set(names[1:]), wrap={"name"}, remark=remark
+    )

@@ -1,6 +1,6 @@
-"""Joining a values capture to the profile of the same program.
+"""Joining a capture of values to the profile of the same program.
 
-The values capture has every dispatched operator and no times. The profile has times, and it also has composite operators such as
+The capture of values has every dispatched operator and no times. The profile has times, and it also has composite operators such as
 ``aten::linear`` around the dispatched ones. Both saw the same program, so their calls are joined in order: by the heaviest
 common subsequence on names and shapes.
 """
@@ -19,10 +19,10 @@ _NAME_ONLY = 0.6
 
 
 def join_calls(values: list[dict[str, Any]], profile: list[dict[str, Any]]) -> dict[int, int]:
-    """Return for each joined call of the profile (op id) the same call of the values capture (op id).
+    """Return for each joined call of the profile (op id) the same call of the capture of values (op id).
 
     Args:
-        values: rows of ``ops`` of the values capture (``op_id``, ``name``, ``input_dims``), in order.
+        values: rows of ``ops`` of the capture of values (``op_id``, ``name``, ``input_dims``), in order.
         profile: rows of ``ops`` of one step of the profile, in order of start.
     """
     known = {row["name"] for row in values}

@@ -11,6 +11,7 @@ from magneton.analysis.values.fingerprints import Fingerprints
 from magneton.analysis.values.graph import ValueGraph
 from magneton.analysis.values.regions import ValueRegion, cut_and_glue
 from magneton.analysis.values.settings import MatchSettings
+from magneton.schemas.kinds import Evidence
 
 # Two correct implementations differ by a fraction of the tolerance. A pair with a larger ratio than this needs support.
 EDGE = 0.5
@@ -175,7 +176,9 @@ def _with_ids(a: ValueGraph, b: ValueGraph, region: ValueRegion) -> MatchedRegio
 
 
 def _pair(a: ValueGraph, b: ValueGraph, x: int, y: int, found: ValueClass, second: bool) -> MatchedValue:
-    evidence = ["values"] + (["second_input"] if second else []) + (["context"] if len(found.a) != len(found.b) else [])
+    evidence = [Evidence.VALUES]
+    evidence += [Evidence.SECOND_INPUT] if second else []
+    evidence += [Evidence.CONTEXT] if len(found.a) != len(found.b) else []
     return MatchedValue(a.ids(x), b.ids(y), found.ratio, tuple(evidence))
 
 
@@ -183,4 +186,4 @@ def _union(a: ValueGraph, b: ValueGraph, union: Union) -> MatchedValue:
     parts = tuple(i for g in union.parts for i in (b if union.whole_side == 0 else a).ids(g))
     whole = (a if union.whole_side == 0 else b).ids(union.whole)
     left, right = (whole, parts) if union.whole_side == 0 else (parts, whole)
-    return MatchedValue(left, right, 1.0, ("union",))
+    return MatchedValue(left, right, 1.0, (Evidence.UNION,))

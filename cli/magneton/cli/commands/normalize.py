@@ -17,10 +17,19 @@ def normalize(
             metavar="TRACE", help="Trace files of one job, one per rank, or a folder of them; or a recording."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Directory to write.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="RUN",
+            help="Directory to write; without it a recording is normalised where it lies.",
+            show_default=False,
+        ),
+    ] = None,
     label: Annotated[
         str | None,
-        typer.Option("--label", metavar="TEXT", help="What to call the run (default: from the first input)."),
+        typer.Option("--label", metavar="TEXT", help="Name of the recording (default: from the first input)."),
     ] = None,
     capture_trace: Annotated[
         list[Path] | None,
@@ -39,7 +48,7 @@ def normalize(
         typer.Option(
             "--clock",
             metavar="CLOCK",
-            help="Clock of the power log, where it does not say: realtime, monotonic or boottime.",
+            help="Clock of the power log, if the log does not name one: realtime, monotonic or boottime.",
         ),
     ] = None,
     offset: Annotated[
@@ -47,22 +56,24 @@ def normalize(
         typer.Option(
             "--offset",
             metavar="TIME",
-            help="What to add to a time of the power log to get Unix time: seconds, or with a unit (250ms, -3us, 7ns).",
+            help="Add this to times of the power log to get Unix time: seconds, or with a unit (250ms, -3us, 7ns).",
         ),
     ] = None,
     tz: Annotated[
         str | None,
-        typer.Option("--tz", metavar="ZONE", help="Zone of local times: UTC, +02:00, Europe/London ..."),
+        typer.Option("--tz", metavar="ZONE", help="Time zone of local times: UTC, +02:00, Europe/London ..."),
     ] = None,
     anchors: Annotated[
         Path | None,
         typer.Option(
-            "--anchors", metavar="FILE", help="JSON of clock anchors that tie other clocks to the wall clock."
+            "--anchors", metavar="FILE", help="JSON file of clock anchors, which relate other clocks to the wall clock."
         ),
     ] = None,
     date_order: Annotated[
         str | None,
-        typer.Option("--date-order", metavar="ORDER", help="mdy or dmy, for dates that may be either."),
+        typer.Option(
+            "--date-order", metavar="ORDER", help="mdy or dmy, for dates such as 02-03-2026 that may be either."
+        ),
     ] = None,
     bench: Annotated[
         Path | None,
@@ -70,44 +81,48 @@ def normalize(
     ] = None,
     bench_index: Annotated[
         int | None,
-        typer.Option("--bench-index", metavar="N", help="Which of several results in it, from 0 (default: the last)."),
+        typer.Option(
+            "--bench-index",
+            metavar="N",
+            help="Which of several results in the file to read, from 0 (default: the last).",
+        ),
     ] = None,
     no_raw: Annotated[bool, typer.Option("--no-raw", help="Do not copy the traces into the recording.")] = False,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an earlier recording at RUN.")] = False,
     allow_truncated: Annotated[
-        bool, typer.Option("--allow-truncated", help="Keep what can be read of a file that stops in the middle.")
+        bool, typer.Option("--allow-truncated", help="Read a file that ends in the middle, as far as it goes.")
     ] = False,
-    max_event_days: Annotated[
-        float, typer.Option(min=0, metavar="DAYS", help="Set events longer than this aside.")
-    ] = 7.0,
+    max_event_days: Annotated[float, typer.Option(metavar="DAYS", help="Quarantine events longer than this.")] = 7.0,
     max_decompressed_gib: Annotated[
-        float, typer.Option(min=0, metavar="GIB", help="Refuse a file that decompresses to more than this.")
+        float, typer.Option(metavar="GIB", help="Refuse a file that decompresses to more than this.")
     ] = 64.0,
     max_ratio: Annotated[
-        float, typer.Option(min=1, metavar="N", help="Refuse a file that decompresses to more than N times its size.")
+        float, typer.Option(metavar="N", help="Refuse a file that decompresses to more than N times its size.")
     ] = 200.0,
     memory_limit_mib: Annotated[
-        int, typer.Option(min=64, metavar="MIB", help="Room for staged events before they are spilled to disk.")
+        int, typer.Option(metavar="MIB", help="Room for staged events before they are spilled to disk.")
     ] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="Write what `magneton info --json` says of RUN.")] = False,
     verbose: Verbose = 0,
 ) -> None:
     """Turn traces into a recording: a directory with Parquet tables, a manifest and the traces themselves.
 
-    The format of a file is found by looking into it, whatever it is called; gzip and zstd are opened on the way. Every event is
-    kept, merged into another row, ignored as empty or set aside with a reason, and the counts are shown. A recording whose tables
-    were deleted is normalised again from the raw files it holds. An earlier recording at RUN is replaced only with
-    --force, and only once the new one is complete.
+    The format of a file is recognised by its content, not by its name. Files compressed with gzip or zstd can be given as they
+    are. Every event is kept, merged into another row, ignored as empty, or quarantined with a reason; the counts are shown.
+
+    If TRACE is a recording, its tables are made again from the raw files that it holds. An earlier recording at RUN is replaced
+    only with --force, and only once the new one is complete.
     """
     from magneton.cli import output
-    from magneton.cli.commands.info import show
-    from magneton.flows.extras import ExtraFiles, parse_offset
-    from magneton.flows.normalize import NormalizeOptions
-    from magneton.flows.normalize import normalize as run
-    from magneton.flows.recordings import describe
+    from magneton.flows import ExtraFiles, NormalizeOptions, PowerOptions
+    from magneton.flows import normalize as run
+    from magneton.flows.extras import parse_offset
+    from magneton.schemas.checks import need_number
     from magneton.schemas.errors import printable
-    from magneton.transforms.power.log import PowerOptions
 
+    # The library has them in ns and bytes, into which what is no number cannot be converted.
+    need_number("max_event_days", max_event_days, least=0)
+    need_number("max_decompressed_gib", max_decompressed_gib, least=0)
     reading = PowerOptions(
         clock=clock, tz=tz, offset_ns=None if offset is None else parse_offset(offset), date_order=date_order
     )
@@ -127,10 +142,9 @@ def normalize(
                 task, description=printable(what), completed=done, total=total
             ),
         )
-        run(traces, out, options, capture_traces=capture_trace or (), extras=extras)
-    document = describe(out)
+        made = run(traces, out, options, capture_traces=capture_trace or (), extras=extras)
     if as_json:
-        output.write_document(document)
+        output.write_document(made.to_dict())
     else:
-        show(document)
-    note(f"written: {out}")
+        output.show_blocks(made.blocks())
+    note(f"written: {made.directory}")

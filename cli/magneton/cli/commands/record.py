@@ -20,51 +20,64 @@ def record(
         typer.Option(
             "--capture",
             metavar="KIND",
-            help="energy, profile or values; may be repeated (default: all three). The command runs once for each.",
+            help="energy, profile or values; may be repeated (default: all three). The command runs once per capture.",
             show_default=False,
         ),
     ] = None,
-    warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Steps that run before those recorded.")] = 2,
+    warmup: Annotated[int, typer.Option(metavar="N", help="Number of steps before the recorded ones.")] = 2,
     steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Steps in the energy and profile captures; 0: all until the end.")
+        int,
+        typer.Option(metavar="N", help="Number of steps in the captures of energy and profile; 0: all until the end."),
     ] = 5,
     value_steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Steps in the values capture; 0: all until the end.")
+        int, typer.Option(metavar="N", help="Number of steps in the capture of values; 0: all until the end.")
     ] = 1,
     stacks: Annotated[
         bool,
         typer.Option(
-            "--stacks/--no-stacks", help="Python stacks and modules in the profile; without them it disturbs less."
+            "--stacks/--no-stacks",
+            help="Record Python stacks and modules in the profile. Without them the profiler disturbs the program less.",
         ),
     ] = True,
     sensor: SensorNames = None,
     label: Annotated[
-        str | None, typer.Option("--label", metavar="TEXT", help="What to call the run (default: the name of RUN).")
+        str | None, typer.Option("--label", metavar="TEXT", help="Name of the recording (default: the name of RUN).")
     ] = None,
     system: Annotated[
-        str | None, typer.Option("--system", metavar="TEXT", help="What runs, e.g. transformers.")
+        str | None, typer.Option("--system", metavar="TEXT", help="Name of the system that runs, e.g. transformers.")
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", metavar="N", help="Input tokens of one step, for `magneton diff --per token`."),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="N", help="Samples of one step, for `magneton diff --per sample`.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an earlier recording at RUN.")] = False,
     as_json: Annotated[
         bool,
         typer.Option(
-            "--json", help="Write what `magneton info --json` says of RUN; the command's own output goes to stderr."
+            "--json",
+            help="Write the same document as `magneton info RUN --json`; the command's own output goes to stderr.",
         ),
     ] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Record a PyTorch program as it is: its energy, its profile, and the values that flow through it.
+    """Record an unmodified PyTorch program: its energy, its profile, and the values of its tensors.
 
-    The command runs once for each capture, since it cannot be measured, timed and looked into at once; it should do the same each
-    time. Nothing in it is changed: a folder on PYTHONPATH lets the recorder wait inside until torch is imported. A step is a step
-    of the optimiser in a program that makes one, and a call of an outermost module in any other; steps can be marked
-    exactly with magneton.collectors.record in the program itself. There is no second input, which only the program could offer.
+    The command runs once for each capture, because a profiler would disturb the energy, and reading tensors would disturb the
+    profile. So the command should do the same work each time. The program is not changed: a folder on PYTHONPATH brings the
+    recorder into the process, where it waits until torch is imported.
 
-    The command's exit code is passed on. When it fails, what was recorded until then is kept and marked incomplete.
+    A step is one step of the optimiser. In a program without an optimiser, a step is one call of an outermost module. To mark
+    steps exactly, use magneton.collectors.record in the program. There is no second input.
+
+    The exit code is that of the command. If the command fails, everything recorded until then is kept and marked incomplete.
     """
     from magneton.cli import output
-    from magneton.flows.record import CAPTURES, Launch, record_command
-    from magneton.flows.recordings import describe
+    from magneton.collectors.recording.writer import CAPTURES
+    from magneton.flows import Launch
+    from magneton.flows import record as run
 
     launch = Launch(
         captures=tuple(capture or CAPTURES),
@@ -79,10 +92,10 @@ def record(
         report=note,
         output_to_stderr=as_json,
     )
-    code = record_command(command, out, launch)
-    if (out / "manifest.json").is_file():
+    made = run(command, out, launch, tokens=tokens, batch=batch)
+    if made.exists:
         if as_json:
-            output.write_document(describe(out))
+            output.write_document(made.to_dict())
         note(f"written: {out}")
-    if code:
-        raise typer.Exit(code)
+    if made.exit_code:
+        raise typer.Exit(made.exit_code)

@@ -20,35 +20,38 @@ def repeat(
         typer.Option(
             "--regions",
             metavar="NAME,...",
-            help="Operators (aten::addmm) or paths of modules, as RUN has them; of other systems onnx:MatMul, jax:dot_general, tensorflow:MatMul, with --alone. May be repeated.",
+            help="Operators (aten::addmm) or paths of modules, as RUN names them. For other systems, with --alone: onnx:MatMul, jax:dot_general, tensorflow:MatMul. May be repeated.",
             show_default=False,
         ),
     ],
     times: Annotated[
         int | None,
         typer.Option(
-            min=2, metavar="R", help="How often a call runs (default: from RUN's times and the sensor's update period)."
+            metavar="R",
+            help="Number r of runs of each call (default: from the times in RUN and the update period of the sensor).",
         ),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            min=0.001, metavar="S", help="Least length of a window (default: from the sensor, 0.5 s without)."
-        ),
+        typer.Option(metavar="S", help="Least length of a window (default: from the sensor; 0.5 s without one)."),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Pairs of windows for each region; windows with --alone.")
+        int,
+        typer.Option(metavar="N", help="Number of pairs of windows for each region; with --alone, number of windows."),
     ] = 3,
-    warmup: Annotated[int, typer.Option(min=1, metavar="N", help="Steps that run before the first repetition.")] = 2,
+    warmup: Annotated[int, typer.Option(metavar="N", help="Number of steps before the first repetition.")] = 2,
     copies: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Copies of arguments that take turns (default: so many that no cache holds them)."
+            metavar="N",
+            help="Number of copies of the arguments, used in turn (default: so many that the cache cannot hold them all).",
         ),
     ] = None,
     alone: Annotated[
         bool,
-        typer.Option("--alone", help="Replay a region by itself, on the inputs it had in one step; the program waits."),
+        typer.Option(
+            "--alone", help="Run a region by itself, on the inputs it had in one step, while the program waits."
+        ),
     ] = False,
     sensor: SensorNames = None,
     out: Annotated[
@@ -60,17 +63,18 @@ def repeat(
     ] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Run a program with chosen operators repeated in place, or alone, and say what one call takes: time and energy.
+    """Measure the time and energy of one call of chosen operators, by running them many times inside a program.
 
-    The command runs once. In windows of its steps each call of a region is run r times, on copies of its arguments, and in
-    windows between them once; E = (E_r - E_1) / (r - 1), the same for time. The program computes what it always does. Its
-    steps have to be alike, and there have to be enough of them; what has side effects, or runs at other clocks, temperature or
-    power cap when it is repeated, is refused with the reason. Without a sensor the time is told and the energy is NULL.
+    The command runs once. Its steps are divided into windows. In some windows each call of a region runs r times, on copies of
+    its arguments, and in the others once. The energy is E = (E_r - E_1) / (r - 1), and the same for time. The program computes
+    what it always computes. Its steps must be alike, and there must be enough of them. Calls with side effects are refused with
+    the reason. So are windows with different clocks, temperatures or power caps. Without a sensor the energy is NULL.
 
-    With --alone the program waits while the region runs by itself, on copies of what it was given in one step: that needs few
-    steps, and leaves out what its neighbours leave in the caches.
+    With --alone the program waits while the region runs by itself, on copies of the arguments that it had in one step. This
+    needs few steps. The result does not include the effect of other operators on the caches.
 
-    A module's operators are repeated one by one, those that only make views left out. The command's exit code is passed on.
+    The operators of a module are repeated one by one; operators that only make views are left out. The exit code is that of
+    the command.
 
     Example: magneton repeat runs/a --regions aten::addmm -- python serve.py
     """

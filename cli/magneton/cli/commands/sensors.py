@@ -12,16 +12,19 @@ from magneton.cli.console import Verbose
 def sensors(
     seconds: Annotated[
         float,
-        typer.Option("--watch", metavar="SECONDS", min=0.0, max=600.0, help="How long to watch values change."),
+        typer.Option(
+            "--watch", metavar="SECONDS", min=0.0, max=600.0, help="Time to watch the values, for the update periods."
+        ),
     ] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Write a JSON document.")] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """List the sensors of power and energy that can be read here: fields, update periods, permissions.
+    """List the power and energy sensors of this machine: fields, update periods, permissions.
 
-    NVIDIA GPUs (NVML), AMD GPUs (AMD SMI), processors and memory (RAPL). What cannot be read is listed with the reason and the
-    remedy. An update period is the median time between changes of a value; a device that does nothing changes less often than
-    its sensor could. Any other meter joins a recording as a command or a file in the long CSV form of docs/power.md.
+    Supported are NVIDIA GPUs (NVML), AMD GPUs (AMD SMI), processors and memory (RAPL). A sensor that cannot be read is listed
+    with the reason and the remedy. The update period is the median time between changes of a value. On an idle device a value
+    changes less often than the sensor updates. Any other meter can join a recording as a command or a file in the long CSV
+    form, see docs/power.md.
     """
     from magneton.cli import output
     from magneton.cli.console import working
@@ -64,7 +67,7 @@ def show(document: dict[str, Any]) -> None:
         names = ["not read", "what", "reason", "remedy"]
         output.show_table(names, refused, wrap=["what", "reason", "remedy"])
     if not any(series["energetic"] for sensor in document["sensors"] for series in sensor["series"]):
-        output.show_text("Nothing here measures power or energy: what is recorded has no joules.")
+        output.show_text("Nothing here measures power or energy, so recordings will have no joules.")
 
 
 def _what(refusal: dict[str, Any]) -> str:

@@ -19,8 +19,7 @@ def tables(
 ) -> None:
     """Explain the tables and views of a recording: what a row is, the columns, their units.
 
-    Tables hold what the trace said; views are sums and joins over them. A column's unit is that of its numbers; NULL
-    always means unknown or not applicable.
+    Tables hold the content of the trace. Views are sums and joins over tables. NULL always means unknown or not applicable.
     """
     from magneton.cli import output
     from magneton.flows.recordings import catalog

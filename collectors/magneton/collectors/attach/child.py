@@ -1,4 +1,4 @@
-"""The recorder inside a recorded command: waits for torch, follows the steps, records the wanted ones, answers."""
+"""The recorder inside a recorded command. It waits for torch, follows the steps, records the wanted ones, and writes a reply."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from magneton.collectors.attach.request import SYSTEMS, Answer, Order, claim
+from magneton.collectors.attach.request import SYSTEMS, CaptureReply, CaptureRequest, claim
 
 if TYPE_CHECKING:
     from magneton.collectors.attach.session import Session
@@ -45,7 +45,7 @@ class _AfterImport(MetaPathFinder):
         self._name, self._then = name, then
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Find the module as usual, and put our loader around its own."""
+        """Find the module as usual, and wrap its loader."""
         if name != self._name:
             return None
         sys.meta_path.remove(self)
@@ -56,10 +56,10 @@ class _AfterImport(MetaPathFinder):
 
 
 class Attached:
-    """Opens and closes the window of steps that is recorded."""
+    """Starts and stops recording at the right steps."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
+    def __init__(self, request: CaptureRequest) -> None:
+        self._request = request
         self._process = os.getpid()
         self._session: Session | None = None
         self._over = False
@@ -75,7 +75,7 @@ class Attached:
             return
         if not any(module is known for known in self._modules):
             self._modules.append(module)
-        if self._session is None and self._order.warmup_steps == 0:
+        if self._session is None and self._request.warmup_steps == 0:
             self.guarded(self._open)
         session = self._session
         if session is not None:
@@ -105,14 +105,17 @@ class Attached:
 
     @property
     def _opens_at(self) -> int:
-        """Steps after which recording begins: a profiler keeps nothing of its first ones, but must be there for them."""
-        early = self._order.capture == "profile" and self._order.steps is not None
-        return min(1, self._order.warmup_steps) if early else self._order.warmup_steps
+        """Number of steps before recording begins.
+
+        A profiler is started before its warm-up steps, since it must run during them. It keeps nothing of them.
+        """
+        early = self._request.capture == "profile" and self._request.steps is not None
+        return min(1, self._request.warmup_steps) if early else self._request.warmup_steps
 
     # What is done about it.
 
     def guarded(self, action: Callable[[], Any]) -> None:
-        """Do something of ours. Whatever goes wrong with it is not the program's affair."""
+        """Run code of the recorder. Its errors never reach the program."""
         try:
             action()
         except Exception as error:
@@ -122,26 +125,26 @@ class Attached:
                     session.abandon()
             failure = f"{type(error).__name__}: {error}"
             with contextlib.suppress(Exception):
-                Answer(rank=self._rank, failure=failure).write(self._order)
-                sys.stderr.write(f"magneton: the {self._order.capture} capture failed: {failure}\n")
+                CaptureReply(rank=self._rank, failure=failure).write(self._request)
+                sys.stderr.write(f"magneton: the {self._request.name} failed: {failure}\n")
 
     def _open(self) -> None:
         from magneton.collectors.attach.session import rank_of_process
         from magneton.collectors.attach.sessions import open_session
 
         self._rank = rank_of_process()
-        if not claim(self._order, self._rank):
+        if not claim(self._request, self._rank):
             self._over = True
             return
-        self._session = open_session(self._order, self._rank, self._modules)
+        self._session = open_session(self._request, self._rank, self._modules)
         atexit.register(self._at_exit)
 
     def _close(self) -> None:
         self._over = True
         if self._session is not None:
-            answer = self._session.close()
+            reply = self._session.close()
             self._session = None
-            answer.write(self._order)
+            reply.write(self._request)
 
     def _at_exit(self) -> None:
         if self._session is not None and os.getpid() == self._process:
@@ -149,17 +152,17 @@ class Attached:
 
 
 def attach() -> None:
-    """Follow the order this process was started with, as soon as torch is imported."""
-    order = Order.from_environment()
-    if order is None:
+    """Follow the request this process was started with, as soon as torch is imported."""
+    request = CaptureRequest.from_environment()
+    if request is None:
         return
-    if order.repeat is not None and order.repeat.regions and order.repeat.regions[0].system in SYSTEMS:
+    if request.repeat is not None and request.repeat.regions and request.repeat.regions[0].system in SYSTEMS:
         from magneton.collectors.attach.system_replays import SystemReplays
 
-        system = order.repeat.regions[0].system
-        _after_import(SYSTEMS[system], SystemReplays(order, system).follow)
+        system = request.repeat.regions[0].system
+        _after_import(SYSTEMS[system], SystemReplays(request, system).follow)
         return
-    attached = Attached(order)
+    attached = Attached(request)
 
     def begin(torch: ModuleType) -> None:
         from magneton.collectors.attach.steps import StepWatcher

@@ -1,4 +1,4 @@
-"""Runs a command once per capture, with the recorder inside, and makes one recording of what the runs leave."""
+"""Runs a command once per capture, with the recorder inside, and makes one recording of the results."""
 
 from __future__ import annotations
 
@@ -11,39 +11,41 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from magneton.collectors.attach.request import VARIABLE, Answer, Order, read_answers
+from magneton.collectors.attach.request import VARIABLE, CaptureReply, CaptureRequest, read_replies
 from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording.recorder import described_workload
 from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
+from magneton.schemas.checks import need_whole
 from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageError
+from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import Device, System, Workload
 
-# What a shell adds to the number of the signal that ended a command.
+# A shell adds this to the number of the signal that ended a command.
 _SIGNALLED = 128
-# What the recorder inside the command imports of us.
+# Packages that the recorder inside the command imports.
 _PACKAGES = ("collectors", "schemas")
 
 
 class NothingRecordedError(MagnetonError):
-    """A command ran and left nothing to record."""
+    """A command ran, and nothing of it was recorded."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """How a command is recorded.
+    """How a command is recorded. A value that makes no sense raises ``UsageError``.
 
     Attributes:
         captures: which captures; the command runs once for each.
         warmup_steps: steps before those that are recorded.
         steps: steps to record in the energy and profile captures; None: all until the end.
-        value_steps: steps to record in the values capture; None: all until the end.
+        value_steps: steps to record in the capture of values; None: all until the end.
         sensors: sensors to read; None: all there are.
         stacks: Python stacks in the profile.
         label: free text naming the recording.
         system: name of what runs.
         workload: the work, as its author states it.
         overwrite: replace an earlier recording.
-        report: told what is done.
+        report: called with a text about the current work.
         output_to_stderr: send what the command writes to stdout to stderr, so that stdout stays free.
     """
 
@@ -59,6 +61,16 @@ class Launch:
     overwrite: bool = False
     report: Callable[[str], None] = field(default=lambda _: None)
     output_to_stderr: bool = False
+
+    def __post_init__(self) -> None:
+        need_whole("warmup_steps", self.warmup_steps, least=0)
+        for name, value in (("steps", self.steps), ("value_steps", self.value_steps)):
+            if value is not None:
+                need_whole(name, value, least=1)
+        for name in ("batch", "input_tokens"):
+            value = None if self.workload is None else getattr(self.workload, name)
+            if value is not None:
+                need_whole(name, value, least=1)
 
 
 def record_command(command: Sequence[str], out: Path, launch: Launch | None = None) -> int:
@@ -85,37 +97,37 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
     check_request(launch.captures, launch.sensors)
     writer = RecordingWriter(out, label=launch.label or out.name, overwrite=launch.overwrite)
     wanted = [name for name in CAPTURES if name in launch.captures]
-    answers: list[Answer] = []
+    replies: list[CaptureReply] = []
     code = 0
     try:
         with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
             folder = site_folder(Path(scratch))
             for number, capture in enumerate(wanted, 1):
                 launch.report(f"run {number} of {len(wanted)}: {capture}")
-                order = _order(launch, capture, writer, Path(scratch))
-                code = run_attached(command, order, folder, sys.stderr.fileno() if launch.output_to_stderr else None)
-                found = read_answers(order)
-                answers += found
+                request = _request(launch, capture, writer, Path(scratch))
+                code = run_attached(command, request, folder, sys.stderr.fileno() if launch.output_to_stderr else None)
+                found = read_replies(request)
+                replies += found
                 if code or not _recorded(found):
                     break
-        if not _recorded(answers):
+        if not _recorded(replies):
             writer.discard()
             if code:
                 return code
-            raise _nothing(answers, launch)
-        _publish(writer, answers, launch, code, wanted)
+            raise _nothing(replies, launch)
+        _publish(writer, replies, launch, code, wanted)
     except BaseException:
         writer.discard()
         raise
     return code
 
 
-def _recorded(answers: Sequence[Answer]) -> bool:
-    return any(answer.captures for answer in answers)
+def _recorded(replies: Sequence[CaptureReply]) -> bool:
+    return any(reply.captures for reply in replies)
 
 
-def _nothing(answers: Sequence[Answer], launch: Launch) -> NothingRecordedError:
-    failure = next((answer.failure for answer in answers if answer.failure), None)
+def _nothing(replies: Sequence[CaptureReply], launch: Launch) -> NothingRecordedError:
+    failure = next((reply.failure for reply in replies if reply.failure), None)
     if failure is not None:
         return NothingRecordedError(f"the recorder failed inside the command: {failure}")
     return NothingRecordedError(
@@ -125,20 +137,20 @@ def _nothing(answers: Sequence[Answer], launch: Launch) -> NothingRecordedError:
     )
 
 
-def _order(launch: Launch, capture: str, writer: RecordingWriter, answers: Path) -> Order:
-    return Order(
+def _request(launch: Launch, capture: str, writer: RecordingWriter, replies: Path) -> CaptureRequest:
+    return CaptureRequest(
         capture=capture,
         raw=str(writer.raw_root),
-        answers=str(answers),
+        replies=str(replies),
         warmup_steps=launch.warmup_steps,
-        steps=launch.value_steps if capture == "values" else launch.steps,
+        steps=launch.value_steps if capture == CaptureKind.VALUES else launch.steps,
         stacks=launch.stacks,
         sensors=None if launch.sensors is None else list(launch.sensors),
     )
 
 
 def site_folder(scratch: Path) -> str:
-    """Make the one folder that goes on the command's path: the recorder, and nothing else of our environment."""
+    """Make the folder for the command's ``PYTHONPATH``. It holds the recorder and nothing else of this environment."""
     folder = scratch / "site"
     (folder / "magneton").mkdir(parents=True)
     for package in _PACKAGES:
@@ -151,12 +163,12 @@ def site_folder(scratch: Path) -> str:
     return str(folder)
 
 
-def run_attached(command: Sequence[str], order: Order, folder: str, stdout: int | None) -> int:
+def run_attached(command: Sequence[str], request: CaptureRequest, folder: str, stdout: int | None) -> int:
     """Run a command with the recorder inside, to its end, and return its exit code as a shell would.
 
     Args:
         command: the program and its arguments.
-        order: what is asked of the recorder.
+        request: what the recorder should do.
         folder: what ``site_folder`` made.
         stdout: where the command's stdout goes; None: to ours.
 
@@ -165,7 +177,7 @@ def run_attached(command: Sequence[str], order: Order, folder: str, stdout: int 
     """
     known = os.environ.get("PYTHONPATH", "")
     environment = os.environ | {
-        VARIABLE: order.encode(),
+        VARIABLE: request.encode(),
         "PYTHONPATH": os.pathsep.join([folder, *([known] if known else [])]),
     }
     sys.stdout.flush()
@@ -180,24 +192,24 @@ def run_attached(command: Sequence[str], order: Order, folder: str, stdout: int 
             code = process.wait()
             break
         except KeyboardInterrupt:
-            # The terminal has told the command as well; how it ends is its own affair.
+            # The terminal sent Ctrl-C to the command as well. The command decides how it ends.
             continue
     return _SIGNALLED - code if code < 0 else code
 
 
 def _publish(
-    writer: RecordingWriter, answers: Sequence[Answer], launch: Launch, code: int, wanted: Sequence[str]
+    writer: RecordingWriter, replies: Sequence[CaptureReply], launch: Launch, code: int, wanted: Sequence[str]
 ) -> None:
-    captures = [capture for answer in answers for capture in answer.captures]
-    notes = list(dict.fromkeys(note for answer in answers for note in answer.notes))
+    captures = [capture for reply in replies for capture in reply.captures]
+    notes = list(dict.fromkeys(note for reply in replies for note in reply.notes))
     devices: dict[tuple[str, int | None], Device] = {}
     versions: dict[str, str] = {}
-    for answer in answers:
-        devices |= {(d.kind, d.index): d for d in answer.devices}
-        versions = answer.versions | versions
-        if answer.failure:
-            notes.append(f"The recorder failed in rank {answer.rank}: {answer.failure}")
-    counted = next((a.step_kind for a in answers if a.step_kind), MODULE_CALLS)
+    for reply in replies:
+        devices |= {(d.kind, d.index): d for d in reply.devices}
+        versions = reply.versions | versions
+        if reply.failure:
+            notes.append(f"The recorder failed in rank {reply.rank}: {reply.failure}")
+    counted = next((a.step_kind for a in replies if a.step_kind), MODULE_CALLS)
     notes.append(f"Recorded from outside: steps are {counted}; the command ran once for each capture.")
     missing = [name for name in wanted if name not in {c.kind for c in captures}]
     if missing:
@@ -207,7 +219,7 @@ def _publish(
         for capture in captures:
             capture.incomplete = capture.incomplete or (not missing and capture.kind == wanted[-1])
     workload = described_workload(launch.workload)
-    done = [a for a in answers for c in a.captures if c.kind == "profile"]
+    done = [a for a in replies for c in a.captures if c.kind == CaptureKind.PROFILE]
     workload.steps = done[0].steps if done else workload.steps
     workload.warmup_steps = launch.warmup_steps
     writer.publish(
@@ -215,7 +227,7 @@ def _publish(
         system=System(name=launch.system, versions=versions),
         workload=workload,
         devices=[cpu(), *devices.values()],
-        sensors=[sensor for answer in answers for sensor in answer.sensors],
+        sensors=[sensor for reply in replies for sensor in reply.sensors],
         notes=notes,
-        incomplete=bool(missing or code or any(a.failure for a in answers)),
+        incomplete=bool(missing or code or any(a.failure for a in replies)),
     )

@@ -1,4 +1,4 @@
-"""Runs a command once with chosen operators repeated in place, and hands back what the run left."""
+"""Runs a command once with chosen operators repeated in place, and returns the result."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magneton.collectors.attach.launch import NothingRecordedError, run_attached, site_folder
-from magneton.collectors.attach.request import Answer, Order, RepeatOrder, read_answers
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest, RepeatRequest, read_replies
 from magneton.collectors.sensors.discover import split
 from magneton.collectors.sensors.sampler import POWER_FILE
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import CaptureKind
 
-CAPTURE = "repeat"
 STEPS = "a step is a call of an outermost torch module or of an optimiser"
 PROGRAMS = "a program is a session of ONNX Runtime, or a function of jax.jit or tf.function"
 
@@ -24,29 +24,31 @@ class RepeatedRun:
 
     Attributes:
         code: its exit code, as a shell would give it.
-        answer: what was done; NULL where the command failed before anything was.
-        power: file of the table ``power``, on CLOCK_MONOTONIC like the windows; NULL where no sensor was read.
+        reply: what was done; None if the command failed before anything was repeated.
+        power: file of the table ``power``, on CLOCK_MONOTONIC like the windows; None where no sensor was read.
     """
 
     code: int
-    answer: Answer | None
+    reply: CaptureReply | None
     power: Path | None
 
 
 def check_sensors(sensors: Sequence[str] | None) -> None:
-    """Refuse names that are no sensors, and meters: what they write is not on the clock of the windows.
+    """Refuse names that are not sensors. Meters (``command:``, ``file:``) are refused too: their clock is not that of the windows.
 
     Raises:
         UsageError: a name that cannot be used here.
     """
     _, meters = split(sensors)
     if meters:
-        raise UsageError("a meter cannot be read here", remedy="name sensors only, see `magneton sensors`")
+        raise UsageError(
+            "a meter (command: or file:) cannot be used with repeat", remedy="name sensors only, see `magneton sensors`"
+        )
 
 
 def repeat_command(
     command: Sequence[str],
-    plan: RepeatOrder,
+    plan: RepeatRequest,
     scratch: Path,
     *,
     warmup_steps: int = 2,
@@ -58,13 +60,13 @@ def repeat_command(
     Args:
         command: the program and its arguments, as the user typed them.
         plan: what is repeated, and how.
-        scratch: directory for readings; it has to outlast the result.
+        scratch: directory for readings. It must exist as long as the result is used.
         warmup_steps: steps before the first that is repeated; at least 1, since a step is from one end to the next.
         sensors: sensors to read; None: all there are.
         output_to_stderr: send what the command writes to stdout to stderr.
 
     Raises:
-        UsageError: no command, or numbers or sensors that make no sense.
+        UsageError: no command, or numbers or sensors that are not allowed.
         InputNotFoundError: the command cannot be started.
         NothingRecordedError: the command succeeded, and too few of its steps were seen.
     """
@@ -72,22 +74,25 @@ def repeat_command(
         raise UsageError("there is no command to run", remedy="give one after --")
     repeated = () if plan.alone else plan.regions
     if warmup_steps < 1 or plan.rounds < 1 or not plan.window_s > 0 or any(r.times < 2 for r in repeated):
-        raise UsageError("cannot repeat like this", remedy="at least 1 step of warm-up and 1 round, and 2 times")
+        raise UsageError(
+            "too small a number of steps, rounds or times",
+            remedy="give --warmup and --rounds of at least 1, and --times of at least 2",
+        )
     check_sensors(sensors)
-    order = Order(
-        capture=CAPTURE,
+    request = CaptureRequest(
+        capture=CaptureKind.REPEAT,
         raw=str(scratch / "raw"),
-        answers=str(scratch),
+        replies=str(scratch),
         warmup_steps=warmup_steps,
         steps=None,
         sensors=None if sensors is None else list(sensors),
         repeat=plan,
     )
-    code = run_attached(command, order, site_folder(scratch), sys.stderr.fileno() if output_to_stderr else None)
-    answers = read_answers(order)
-    answer = next((a for a in answers if a.rank == 0 and not a.failure), None)
-    if answer is None and not code:
-        failure = next((a.failure for a in answers if a.failure), None)
+    code = run_attached(command, request, site_folder(scratch), sys.stderr.fileno() if output_to_stderr else None)
+    replies = read_replies(request)
+    reply = next((a for a in replies if a.rank == 0 and not a.failure), None)
+    if reply is None and not code:
+        failure = next((a.failure for a in replies if a.failure), None)
         if failure is not None:
             raise NothingRecordedError(f"the recorder failed inside the command: {failure}")
         system = plan.regions[0].system
@@ -96,5 +101,5 @@ def repeat_command(
         raise NothingRecordedError(
             f"the command ran, and fewer than {warmup_steps + 1} {what} were seen", remedy=f"{step}; try --warmup 1"
         )
-    power = scratch / "raw" / CAPTURE / "rank0" / POWER_FILE
-    return RepeatedRun(code, answer, power if power.is_file() else None)
+    power = scratch / "raw" / CaptureKind.REPEAT / "rank0" / POWER_FILE
+    return RepeatedRun(code, reply, power if power.is_file() else None)

@@ -1,4 +1,7 @@
-"""Repeating regions of a program as it runs, with sensors beside them: in place (each call r times and once, in turns) or alone."""
+"""Repeating regions of a running program while sensors are read.
+
+In place, each call runs r times in some windows and once in the others. Alone, the program waits while the region runs by itself.
+"""
 
 from __future__ import annotations
 
@@ -6,29 +9,33 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from magneton.collectors.attach.request import Answer, Order, Region, RegionRepeats, Window
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest, Region, RegionRepeats, Window
 from magneton.collectors.attach.session import Session
 from magneton.collectors.replay.torch import Repetition, in_place_mode
 from magneton.collectors.sensors import Sampler, sample
 from magneton.collectors.torch.call_stack import ModuleStack
 
-NOT_SEEN = "no call of it was dispatched in a step: it is not there, lies within another operator, or is made of other operators"
+NOT_SEEN = (
+    "no step dispatched it: it is not in the program, runs inside another operator, or is made of other operators"
+)
 NO_TURN = "the command ended before its turn"
-# The first step tries and copies (and a region that runs alone does so after it), the second runs once with all in place.
+# The first step checks and copies the calls; a region that runs alone runs after this step. The second step runs each call once,
+# with the copies in place. After that the steps are measured.
 _TRY, _SETTLE, _MEASURE = range(3)
 
 
 class RepeatSession(Session):
-    """Repeats one region after the other; each has ``rounds`` pairs of windows, in the order r 1 1 r, or as many alone.
+    """Repeats one region after the other.
 
-    Only rank 0 repeats: a rank that waits for another would be measured waiting.
+    A region has ``rounds`` pairs of windows in the order r, 1, 1, r, or ``rounds`` windows if it runs alone. Only rank 0 repeats.
+    Otherwise ranks that wait for one another would be measured while they wait.
     """
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[object]) -> None:
-        super().__init__(order, rank, modules)
-        if order.repeat is None:
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[object]) -> None:
+        super().__init__(request, rank, modules)
+        if request.repeat is None:
             raise ValueError("there is nothing to repeat")
-        self._plan = order.repeat
+        self._plan = request.repeat
         self._waiting: deque[Region] = deque(self._plan.regions if rank == 0 else ())
         self._region: Region | None = None
         # Regions that had a turn in a step without them.
@@ -44,7 +51,7 @@ class RepeatSession(Session):
             return
         self._mode = in_place_mode()(self._plan.copies)
         try:
-            self._sampler = sample(order.directory(rank), order.sensors, rank=rank)
+            self._sampler = sample(request.directory(rank), request.sensors, rank=rank)
             self._sampler.__enter__()
             self._next()
             self._mode.__enter__()
@@ -97,7 +104,7 @@ class RepeatSession(Session):
                 self._next()
 
     def _later(self) -> None:
-        """Take the region's next turn after those of the others."""
+        """Try the region again after the other regions."""
         region, self._region = self._region, None
         if region is not None:
             self._waiting.append(region)
@@ -105,25 +112,25 @@ class RepeatSession(Session):
         self._next()
 
     def _replay(self) -> None:
-        """Run the region by itself, on what it was given in this step."""
+        """Run the region by itself, on the arguments that it had in this step."""
         try:
             done = self._mode.replay(seconds=self._plan.window_s, rounds=self._plan.rounds)
         except Exception as error:
-            # The program goes on whatever happens to a replay.
+            # The program goes on even if a replay fails.
             self._done.spoiled = f"it could not be replayed: {type(error).__name__}: {error}"
             return
         self._windows = [Window(w.start_ns, w.end_ns, w.calls, w.times) for w in done.windows]
 
     def _begin_window(self) -> None:
         region = self._region
-        # r 1 1 r r 1 ...: what drifts evenly drops out.
+        # The order r 1 1 r r 1 ... cancels an even drift.
         often = region is not None and (len(self._windows) + 1) // 2 % 2 == 0
         self._mode.times = region.times if region is not None and often else 1
         self._synchronize()
         self._began, self._steps = time.monotonic_ns(), 0
 
     def _next(self) -> None:
-        """Put down what is known of the region, and take the next."""
+        """Store the result of the region, and begin with the next."""
         if self._region is not None:
             self._found.append(self._outcome(self._region))
         self._leave_modules()
@@ -134,10 +141,10 @@ class RepeatSession(Session):
             self._mode.begin(lambda _name, _position: False, self._done)
             self._mode.times = 1
             return
-        # What will run alone runs once in its step.
+        # A region that will run alone runs once in its step.
         self._mode.times = 1 if self._plan.alone else region.times
         if region.module:
-            # Named from here on as every recording names them: by class, in the order of first calls.
+            # Modules are named from here on as in every recording: by class and number, in the order of first calls.
             self._stack = ModuleStack()
             self._stack.__enter__()
         self._mode.begin(_selection(region, self._stack), self._done, views=not region.module)
@@ -167,20 +174,20 @@ class RepeatSession(Session):
         if self._sampler is not None:
             self._sampler.stop()
 
-    def finish(self, answer: Answer) -> None:
-        """Stop repeating, and say what was done."""
+    def finish(self, reply: CaptureReply) -> None:
+        """Stop repeating, and write into the reply what was done."""
         self._leave()
         if self._sampler is None:
             return
         result = self._sampler.stop()
-        answer.sensors, answer.notes = result.sensors, list(result.notes)
+        reply.sensors, reply.notes = result.sensors, list(result.notes)
         region = self._region
         if region is not None:
             known = self._outcome(region)
             if self._stage == _TRY:
                 known = self._without_turn(region)
             self._found.append(known)
-        answer.repeats = [*self._found, *map(self._without_turn, self._waiting)]
+        reply.repeats = [*self._found, *map(self._without_turn, self._waiting)]
 
     def _without_turn(self, region: Region) -> RegionRepeats:
         tried = region.name in self._unseen

@@ -1,4 +1,4 @@
-"""What the launcher asks of the recorder inside a command, and what that answers. No framework is needed to read it."""
+"""Requests and replies: what the launcher asks of the recorder inside a command, and the result. No framework is needed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Region(msgspec.Struct):
     """What is repeated.
 
     Attributes:
-        name: an operator (``aten::addmm``), or the path of a module, whose operators are repeated each by itself; for other
+        name: an operator (``aten::addmm``), or the path of a module, whose operators are repeated one by one. For other
             systems an operation (``MatMul``) or its place in the program.
         module: whether it is the path of a module.
         times: r, how often each call is run in the windows that repeat; at least 2.
@@ -32,14 +32,15 @@ class Region(msgspec.Struct):
     system: str = "torch"
 
 
-class RepeatOrder(msgspec.Struct):
+class RepeatRequest(msgspec.Struct):
     """How regions are repeated, one after the other.
 
     Attributes:
         regions: which.
         window_s: least length of a window, s; it ends with a step.
-        rounds: pairs of windows, one with the region r times and one with it once; windows, where it runs alone.
-        copies: sets of arguments that take turns; None: so many that none is still in a cache.
+        rounds: number of pairs of windows: one in which the region runs r times, and one in which it runs once. For a region
+            that runs alone, number of windows.
+        copies: number of sets of arguments, used in turn; None: so many that the cache cannot hold them all.
         alone: the program waits while the region runs by itself, on the inputs it had in one step.
     """
 
@@ -51,7 +52,10 @@ class RepeatOrder(msgspec.Struct):
 
 
 class Window(msgspec.Struct):
-    """A stretch of the run (CLOCK_MONOTONIC, ns), its steps (or passes through the region alone), and how often it ran in each."""
+    """A stretch of the run (CLOCK_MONOTONIC, ns), its steps, and how often each call of the region ran in a step.
+
+    For a region that runs alone, the steps are passes through the region.
+    """
 
     start_ns: int
     end_ns: int
@@ -64,12 +68,12 @@ class RegionRepeats(msgspec.Struct):
 
     Attributes:
         region: the region.
-        windows: those that were completed.
+        windows: the completed windows.
         repeated: operators that were repeated, with their calls in one step.
-        refused: calls that were not, with the reason.
-        cold: the copies are so many that no cache holds what is used next.
-        reason: why nothing can be said of the region; None where something can.
-        tried: it had its turn.
+        refused: operators that were not repeated, with the reason.
+        cold: there were so many copies of the arguments that a copy was no longer in the cache when it was used again.
+        reason: why there is no result for the region; None if there is one.
+        tried: the region was tried in at least one step.
     """
 
     region: Region
@@ -81,13 +85,13 @@ class RegionRepeats(msgspec.Struct):
     tried: bool = True
 
 
-class Order(msgspec.Struct):
+class CaptureRequest(msgspec.Struct):
     """What to record.
 
     Attributes:
         capture: ``energy``, ``profile``, ``values`` or ``repeat``.
         raw: directory for raw files.
-        answers: directory for answers and claims.
+        replies: directory for replies and claims.
         warmup_steps: steps that run before.
         steps: steps to record; None: all until the end.
         stacks: Python stacks in the profile.
@@ -97,22 +101,27 @@ class Order(msgspec.Struct):
 
     capture: str
     raw: str
-    answers: str
+    replies: str
     warmup_steps: int = 1
     steps: int | None = 1
     stacks: bool = True
     sensors: list[str] | None = None
-    repeat: RepeatOrder | None = None
+    repeat: RepeatRequest | None = None
 
     def encode(self) -> str:
         """Return it as text for the environment."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def from_environment(cls) -> Order | None:
-        """Return the order this process was started with, or None."""
+    def from_environment(cls) -> CaptureRequest | None:
+        """Return the request this process was started with, or None."""
         text = os.environ.get(VARIABLE)
         return None if text is None else msgspec.json.decode(text, type=cls)
+
+    @property
+    def name(self) -> str:
+        """What it asks for, for messages: ``capture of values``, ``repetition``."""
+        return "repetition" if self.repeat is not None else f"capture of {self.capture}"
 
     def directory(self, rank: int, *below: str) -> Path:
         """Return (and make) the directory for the raw files of a rank."""
@@ -121,7 +130,7 @@ class Order(msgspec.Struct):
         return path
 
 
-class Answer(msgspec.Struct):
+class CaptureReply(msgspec.Struct):
     """What one process has recorded, or why it has not."""
 
     rank: int
@@ -135,24 +144,24 @@ class Answer(msgspec.Struct):
     failure: str | None = None
     repeats: list[RegionRepeats] = []
 
-    def write(self, order: Order) -> None:
-        """Leave it for the launcher."""
-        path = Path(order.answers, f"{order.capture}-rank{self.rank}.json")
+    def write(self, request: CaptureRequest) -> None:
+        """Write the reply for the launcher."""
+        path = Path(request.replies, f"{request.capture}-rank{self.rank}.json")
         temporary = path.with_suffix(f".{os.getpid()}")
         temporary.write_bytes(msgspec.json.encode(self))
         temporary.replace(path)
 
 
-def read_answers(order: Order) -> list[Answer]:
-    """Return what the processes of one run have answered, by rank."""
-    paths = sorted(Path(order.answers).glob(f"{order.capture}-rank*.json"))
-    return sorted((msgspec.json.decode(p.read_bytes(), type=Answer) for p in paths), key=lambda a: a.rank)
+def read_replies(request: CaptureRequest) -> list[CaptureReply]:
+    """Return what the processes of one run have replied, by rank."""
+    paths = sorted(Path(request.replies).glob(f"{request.capture}-rank*.json"))
+    return sorted((msgspec.json.decode(p.read_bytes(), type=CaptureReply) for p in paths), key=lambda a: a.rank)
 
 
-def claim(order: Order, rank: int) -> bool:
-    """Take a rank for this process; False where another process of the command already has."""
+def claim(request: CaptureRequest, rank: int) -> bool:
+    """Claim a rank for this process. False if another process of the command has claimed it."""
     try:
-        descriptor = os.open(Path(order.answers, f"{order.capture}-rank{rank}.claim"), os.O_CREAT | os.O_EXCL)
+        descriptor = os.open(Path(request.replies, f"{request.capture}-rank{rank}.claim"), os.O_CREAT | os.O_EXCL)
     except FileExistsError:
         return False
     os.close(descriptor)

@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from magneton.collectors.attach.request import Answer, Order
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest
 from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording.knobs import FILE, write_knobs
 from magneton.collectors.recording.writer import versions
 from magneton.collectors.torch.profile import TorchProfile, import_torch
-from magneton.collectors.torch.values_tables import VALUES
+from magneton.schemas.kinds import CaptureKind
 
 
 def rank_of_process() -> int:
@@ -23,13 +23,13 @@ class Session(ABC):
     """One capture while it is open.
 
     Args:
-        order: what to record.
+        request: what to record.
         rank: rank of this process.
         modules: outermost modules called so far.
     """
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
-        self.order, self.rank = order, rank
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
+        self.request, self.rank = request, rank
         self.modules = list(modules)
         self.steps = 0
         self.kind = ""
@@ -38,7 +38,7 @@ class Session(ABC):
     @property
     def complete(self) -> bool:
         """Whether all wanted steps have ended."""
-        return self.order.steps is not None and self.steps >= self.order.steps
+        return self.request.steps is not None and self.steps >= self.request.steps
 
     def called(self, module: Any, args: Sequence[Any]) -> None:
         """Take note of a call of an outermost module."""
@@ -55,30 +55,30 @@ class Session(ABC):
         self.steps += 1
 
     @abstractmethod
-    def finish(self, answer: Answer) -> None:
-        """Stop, write the raw files and say in the answer which."""
+    def finish(self, reply: CaptureReply) -> None:
+        """Stop, write the raw files and say in the reply which."""
 
     @abstractmethod
     def abandon(self) -> None:
         """Stop watching the program, and write nothing."""
 
-    def close(self) -> Answer:
+    def close(self) -> CaptureReply:
         """End the capture and return what it left."""
-        answer = Answer(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
-        self.finish(answer)
-        keys = {"capture": self.order.capture, "rank": self.rank}
-        below = ["0"] if self.order.capture == VALUES else []
+        reply = CaptureReply(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
+        self.finish(reply)
+        keys = {"capture": self.request.capture, "rank": self.rank}
+        below = ["0"] if self.request.capture == CaptureKind.VALUES else []
         if below:
             keys["input_id"] = "0"
-        write_knobs(self.order.directory(self.rank, *below) / FILE, self.modules, keys)
-        wanted = self.order.steps
+        write_knobs(self.request.directory(self.rank, *below) / FILE, self.modules, keys)
+        wanted = self.request.steps
         if wanted is not None and self.steps < wanted:
-            answer.notes.append(f"The {self.order.capture} capture ended after {self.steps} of {wanted} steps.")
-            for capture in answer.captures:
+            reply.notes.append(f"The {self.request.name} ended after {self.steps} of {wanted} steps.")
+            for capture in reply.captures:
                 capture.incomplete = True
-        answer.versions = versions()
-        answer.devices = TorchProfile().devices()
-        return answer
+        reply.versions = versions()
+        reply.devices = TorchProfile().devices()
+        return reply
 
     def _synchronize(self) -> None:
         if self._torch.cuda.is_initialized():

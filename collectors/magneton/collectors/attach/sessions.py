@@ -7,29 +7,30 @@ from collections.abc import Sequence
 from typing import Any
 
 from magneton.collectors.attach.repeat_session import RepeatSession
-from magneton.collectors.attach.request import Answer, Order
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest
 from magneton.collectors.attach.session import Session
 from magneton.collectors.recording import step_times
-from magneton.collectors.recording.program import ENERGY, NO_SECOND, VALUES_FORMAT
-from magneton.collectors.recording.recorder import PROFILE, SCRUBBED
+from magneton.collectors.recording.program import NO_SECOND
+from magneton.collectors.recording.recorder import SCRUBBED
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch.dataflow import INPUT, PARAMETER
 from magneton.collectors.torch.dispatch import ValueRecorder
 from magneton.collectors.torch.profile import TorchProfile
 from magneton.collectors.torch.values_capture import notes_of
-from magneton.collectors.torch.values_tables import VALUES, tables_of, write_tables
+from magneton.collectors.torch.values_tables import tables_of, write_tables
+from magneton.schemas.kinds import CaptureKind, OwnFormat
 from magneton.schemas.manifest import Capture
 
 
 class EnergySession(Session):
     """Sensors beside the bare program."""
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
-        super().__init__(order, rank, modules)
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
+        super().__init__(request, rank, modules)
         self._spans: list[tuple[int, int]] = []
         self._synchronize()
         self._anchors = anchors_now()
-        self._sampler = sample(order.directory(rank), order.sensors, rank=rank)
+        self._sampler = sample(request.directory(rank), request.sensors, rank=rank)
         self._sampler.__enter__()
         self._begin = time.monotonic_ns()
 
@@ -46,33 +47,33 @@ class EnergySession(Session):
         """Stop the sensors."""
         self._sampler.stop()
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, reply: CaptureReply) -> None:
         """Stop the sensors and write the times of the steps."""
         result = self._sampler.stop()
-        path = self.order.directory(self.rank) / step_times.FILE
-        step_times.write_steps(path, self._spans, {"capture": ENERGY, "rank": self.rank})
-        answer.captures = self._sampler.captures() or [
+        path = self.request.directory(self.rank) / step_times.FILE
+        step_times.write_steps(path, self._spans, {"capture": CaptureKind.ENERGY, "rank": self.rank})
+        reply.captures = self._sampler.captures() or [
             Capture(
-                name=ENERGY,
-                kind=ENERGY,
+                name=CaptureKind.ENERGY,
+                kind=CaptureKind.ENERGY,
                 rank=self.rank,
-                source_format=step_times.SOURCE_FORMAT,
+                source_format=OwnFormat.STEPS,
                 file=str(path),
                 anchors=[*self._anchors, *anchors_now()],
             )
         ]
-        answer.sensors, answer.notes = result.sensors, list(result.notes)
+        reply.sensors, reply.notes = result.sensors, list(result.notes)
 
 
 class ProfileSession(Session):
     """The native profiler."""
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
-        super().__init__(order, rank, modules)
-        steps = order.steps
-        self._warmup = max(0, order.warmup_steps - 1) if steps is not None else 0
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
+        super().__init__(request, rank, modules)
+        steps = request.steps
+        self._warmup = max(0, request.warmup_steps - 1) if steps is not None else 0
         self._anchors = anchors_now()
-        self._profile = TorchProfile(warmup_steps=self._warmup, steps=steps, stacks=order.stacks)
+        self._profile = TorchProfile(warmup_steps=self._warmup, steps=steps, stacks=request.stacks)
         self._profile.start()
 
     def step(self, kind: str) -> None:
@@ -82,35 +83,35 @@ class ProfileSession(Session):
             self.kind = kind
         else:
             super().step(kind)
-        if self.order.steps is not None:
+        if self.request.steps is not None:
             self._profile.step()
 
     def abandon(self) -> None:
         """Stop the profiler."""
         self._profile.stop()
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, reply: CaptureReply) -> None:
         """Stop the profiler and write its trace."""
         self._profile.stop()
-        file = self._profile.export(self.order.directory(self.rank))
-        answer.captures = [
+        file = self._profile.export(self.request.directory(self.rank))
+        reply.captures = [
             Capture(
-                name=PROFILE,
-                kind=PROFILE,
+                name=CaptureKind.PROFILE,
+                kind=CaptureKind.PROFILE,
                 rank=self.rank,
                 source_format=self._profile.source_format,
                 file=str(file),
                 anchors=[*self._anchors, *anchors_now()],
             )
         ]
-        answer.notes = [SCRUBBED]
+        reply.notes = [SCRUBBED]
 
 
 class ValuesSession(Session):
     """The dispatch-level hook. What the program feeds its outermost modules counts as input."""
 
-    def __init__(self, order: Order, rank: int, modules: Sequence[Any]) -> None:
-        super().__init__(order, rank, modules)
+    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
+        super().__init__(request, rank, modules)
         self._recorder = ValueRecorder(unknown_constant=False)
         for module in self.modules:
             self._announce(module)
@@ -136,30 +137,34 @@ class ValuesSession(Session):
         """Stop recording."""
         self._recorder.__exit__(None, None, None)
 
-    def finish(self, answer: Answer) -> None:
+    def finish(self, reply: CaptureReply) -> None:
         """Stop recording and write the tables."""
         self._recorder.__exit__(None, None, None)
-        keys = {"run_id": None, "capture": VALUES, "rank": self.rank, "repeat": None, "input_id": "0"}
-        directory = self.order.directory(self.rank, "0")
+        keys = {"run_id": None, "capture": CaptureKind.VALUES, "rank": self.rank, "repeat": None, "input_id": "0"}
+        directory = self.request.directory(self.rank, "0")
         write_tables(directory, tables_of(self._recorder, keys))
-        answer.captures = [
+        reply.captures = [
             Capture(
-                name=VALUES,
-                kind=VALUES,
+                name=CaptureKind.VALUES,
+                kind=CaptureKind.VALUES,
                 rank=self.rank,
                 input_id="0",
-                source_format=VALUES_FORMAT,
+                source_format=OwnFormat.VALUES,
                 file=str(directory / "ops.parquet"),
             )
         ]
-        answer.notes = [*notes_of(self._recorder), NO_SECOND]
+        reply.notes = [*notes_of(self._recorder), NO_SECOND]
 
 
-_SESSIONS: dict[str, type[Session]] = {ENERGY: EnergySession, PROFILE: ProfileSession, VALUES: ValuesSession}
+_SESSIONS: dict[str, type[Session]] = {
+    CaptureKind.ENERGY: EnergySession,
+    CaptureKind.PROFILE: ProfileSession,
+    CaptureKind.VALUES: ValuesSession,
+}
 
 
-def open_session(order: Order, rank: int, modules: Sequence[Any]) -> Session:
+def open_session(request: CaptureRequest, rank: int, modules: Sequence[Any]) -> Session:
     """Begin a capture."""
-    if order.repeat is not None:
-        return RepeatSession(order, rank, modules)
-    return _SESSIONS[order.capture](order, rank, modules)
+    if request.repeat is not None:
+        return RepeatSession(request, rank, modules)
+    return _SESSIONS[request.capture](request, rank, modules)

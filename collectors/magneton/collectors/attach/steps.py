@@ -1,4 +1,4 @@
-"""What counts as a step of a program that marks none: a call of an outermost module, or a step of its optimiser."""
+"""What counts as a step of a program that marks no steps: a step of its optimiser, or a call of an outermost module."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Listener(Protocol):
 class StepWatcher:
     """Follows outermost module calls and optimiser steps from the moment torch is there.
 
-    A program that has made an optimiser trains: its steps end with the optimiser's. Any other program's steps are the
-    calls of outermost modules.
+    If the program has made an optimiser, its steps end with the steps of the optimiser. In any other program a step is a call
+    of an outermost module.
     """
 
     def __init__(self, torch: Any, listener: Listener) -> None:
@@ -43,7 +43,7 @@ class StepWatcher:
         compiling = torch.compiler.is_compiling
         watcher, listener, depths = self, self._listener, self._depth
 
-        # The profiler takes the frame of `nn.Module.__call__` for the call of a module, which it finds as its `self`.
+        # The profiler recognises a module call by the frame of `nn.Module.__call__` and the variable `self` in it.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             if compiling():  # folded away by the compiler, which so sees the call as it was
                 return original(self, *args, **kwargs)
@@ -55,7 +55,7 @@ class StepWatcher:
                 before = torch.nn.Module.__call__
                 listener.called(self, [*args, *kwargs.values()])
                 after = torch.nn.Module.__call__
-                # If that has begun to record, the outermost call is to be seen as well.
+                # If recording began in `called`, `__call__` was replaced. The outermost call must go through the new one.
                 result = (original if after is before else after)(self, *args, **kwargs)
                 listener.returned(result)
             finally:

@@ -1,7 +1,7 @@
-"""Replaying operations of programs of other systems than PyTorch: after some calls of a program, it waits while they run alone.
+"""Replaying operations of programs of other systems than PyTorch.
 
-What counts as a program is what its system compiles: a session of ONNX Runtime, a function of ``jax.jit`` or of
-``tf.function``. Only outermost calls count.
+A program is the unit that its system compiles: a session of ONNX Runtime, or a function of ``jax.jit`` or ``tf.function``. After some
+calls of a program, the program waits while its operations run alone. Only outermost calls are counted.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from magneton.collectors.attach.request import Answer, Order, Region, RegionRepeats, Window, claim
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest, Region, RegionRepeats, Window, claim
 from magneton.collectors.recording.writer import versions
 from magneton.collectors.replay.windows import NOT_SELECTED, NotRepeatableError, ReplayedCall
 from magneton.collectors.sensors import Sampler, sample
@@ -33,12 +33,12 @@ Replay = Callable[..., list[ReplayedCall]]
 
 
 class SystemReplays:
-    """Replays what is asked for of each program, once, after its warm-up; whatever goes wrong is not the program's affair."""
+    """Replays the wanted operations of each program, once, after its warm-up. Errors never reach the program."""
 
-    def __init__(self, order: Order, system: str) -> None:
-        if order.repeat is None:
+    def __init__(self, request: CaptureRequest, system: str) -> None:
+        if request.repeat is None:
             raise ValueError("there is nothing to replay")
-        self._order, self._plan, self._system = order, order.repeat, system
+        self._request, self._plan, self._system = request, request.repeat, system
         self._process = os.getpid()
         self._waiting = list(self._plan.regions)
         # Calls of each program that is still there.
@@ -64,7 +64,7 @@ class SystemReplays:
             return
         self._n_calls += 1
         self._calls[program] = self._calls.get(program, 0) + 1
-        if self._calls[program] == self._order.warmup_steps + 1:
+        if self._calls[program] == self._request.warmup_steps + 1:
             self._busy = True
             try:
                 self._guarded(lambda: self._replay(replay))
@@ -99,28 +99,28 @@ class SystemReplays:
 
     def _begin(self) -> None:
         self._begun = True
-        if not claim(self._order, 0):
+        if not claim(self._request, 0):
             self._over = True
             return
-        self._sampler = sample(self._order.directory(0), self._order.sensors, rank=0)
+        self._sampler = sample(self._request.directory(0), self._request.sensors, rank=0)
         self._sampler.__enter__()
         # After the sampler's own: what is registered last runs first.
         atexit.register(lambda: self._guarded(self._end))
 
     def _end(self) -> None:
-        """Stop the sensors and answer."""
+        """Stop the sensors and reply."""
         if self._over or os.getpid() != self._process:
             return
         self._over = True
-        answer = Answer(rank=0, steps=self._n_calls, step_kind=PROGRAM_CALLS)
+        reply = CaptureReply(rank=0, steps=self._n_calls, step_kind=PROGRAM_CALLS)
         reasons = [reason for reason in dict.fromkeys(self._reasons) if reason != NOT_SELECTED]
         lacking = "; ".join([NOT_SEEN, *(f"one could not be replayed: {reason}" for reason in reasons)])
-        answer.repeats = [*self._found, *(RegionRepeats(region, reason=lacking) for region in self._waiting)]
+        reply.repeats = [*self._found, *(RegionRepeats(region, reason=lacking) for region in self._waiting)]
         if self._sampler is not None:
             result = self._sampler.stop()
-            answer.sensors, answer.notes = result.sensors, list(result.notes)
-        answer.versions = versions()
-        answer.write(self._order)
+            reply.sensors, reply.notes = result.sensors, list(result.notes)
+        reply.versions = versions()
+        reply.write(self._request)
 
     def _guarded(self, action: Callable[[], Any]) -> None:
         try:
@@ -132,7 +132,7 @@ class SystemReplays:
                 with contextlib.suppress(Exception):
                     self._sampler.stop()
             with contextlib.suppress(Exception):
-                Answer(rank=0, failure=failure).write(self._order)
+                CaptureReply(rank=0, failure=failure).write(self._request)
                 sys.stderr.write(f"magneton: the replay failed: {failure}\n")
 
 

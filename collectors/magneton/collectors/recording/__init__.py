@@ -1,1 +1,1 @@
-"""Writing a recording: the recorder in a program, what was set (knobs), step times, files and manifest."""
+"""Writing a recording: the recorder that a program calls, settings (knobs), step times, files and manifest."""

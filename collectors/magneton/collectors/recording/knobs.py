@@ -1,4 +1,4 @@
-"""Settings in force: of torch and its backends, of the environment, of packages, of models. Secrets are never read."""
+"""Settings in force: of torch and its backends, of the environment, of packages, of models. Secrets are left out."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PREFIXES = (
 _SECRET = re.compile(r"TOKEN|KEY|SECRET|PASSW|CREDENTIAL|AUTH|COOKIE|SIGNATURE|PROXY", re.IGNORECASE)
 # So is a value that carries a user and a password.
 _LOGIN = re.compile(r"://[^/\s]*@")
-# Directories that say which system is installed, not who works on it.
+# Paths below these directories name the installed system and no person.
 _SYSTEM = ("/usr/", "/opt/")
 _MATMUL = (
     "allow_bf16_reduced_precision_reduction",

@@ -1,4 +1,4 @@
-"""Record a program that can be run again: energy, profile and values captures of the same work on the same inputs."""
+"""Record a program that can be run again: captures of energy, profile and values of the same work on the same inputs."""
 
 from __future__ import annotations
 
@@ -12,21 +12,19 @@ from typing import TYPE_CHECKING, Any, Self
 
 from magneton.collectors.recording import step_times
 from magneton.collectors.recording.knobs import FILE, write_knobs
-from magneton.collectors.recording.recorder import PROFILE, SCRUBBED, described_workload
+from magneton.collectors.recording.recorder import SCRUBBED, described_workload
 from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu, versions
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch.profile import TorchProfile, import_torch
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import CaptureKind, OwnFormat
 from magneton.schemas.manifest import Capture, Device, System, Workload
 
 if TYPE_CHECKING:
     from magneton.collectors.torch.values_capture import ValuesCapture
 
-ENERGY = "energy"
-VALUES = "values"
 DEFAULT_STEPS = 5
 DEFAULT_WARMUP_STEPS = 2
-VALUES_FORMAT = "magneton-values"
 NO_SECOND = "There is no second input: values that agree by accident for this one input are not told apart."
 
 
@@ -41,8 +39,8 @@ class ProgramRecorder:
     """Runs a program as often as the wanted captures need; see ``record``, which makes one.
 
     Attributes:
-        inputs: arguments of the runs: the ones given, and those of the second input once there are any.
-        seed: of what is drawn for the second input.
+        inputs: arguments of the runs: the given ones, and those of the second input once it is drawn.
+        seed: seed of the second input.
     """
 
     def __init__(
@@ -96,8 +94,8 @@ class ProgramRecorder:
 
         ``fn(*inputs)`` (``fn(**inputs)`` for a mapping) is one step. It runs once for the values, once more on a second
         input, and ``warmup_steps + steps`` times for each of the other captures. Parameters, their gradients and the random
-        generators are put back after the values captures; other state goes on from run to run, so a step should not
-        depend on how often it ran before.
+        generators are restored after the captures of values. Other state is not restored, so a step should not depend on how
+        often it ran before.
 
         Args:
             fn: a module or a function.
@@ -114,7 +112,9 @@ class ProgramRecorder:
             Exception: whatever the program raises; what was recorded until then is published, marked incomplete.
         """
         if self.inputs:
-            raise UsageError("a recording is of one program", remedy="make a recording for each")
+            raise UsageError(
+                "run was called twice, and a recording holds one program", remedy="make one recording per program"
+            )
         self.inputs.append(inputs)
         models = modules_in(fn)
         known = [*parameters, *(p for m in models for p in (*m.parameters(), *m.buffers()))]
@@ -125,26 +125,28 @@ class ProgramRecorder:
         self._write_knobs(models)
         call = functools.partial(fn, **inputs) if isinstance(inputs, Mapping) else functools.partial(fn, *inputs)
         result = None
-        if VALUES in self._wanted:
+        if CaptureKind.VALUES in self._wanted:
             result = self._run_values(fn, inputs, known, second_inputs)
-        if ENERGY in self._wanted:
+        if CaptureKind.ENERGY in self._wanted:
             result = self._run_energy(call)
-        if PROFILE in self._wanted:
+        if CaptureKind.PROFILE in self._wanted:
             result = self._run_profile(call)
         self._running = None
         return result
 
     def _write_knobs(self, models: Sequence[Any]) -> None:
         """Write the settings, before anything is changed by measuring."""
-        capture = next(name for name in (VALUES, PROFILE, ENERGY) if name in self._wanted)
+        capture = next(
+            name for name in (CaptureKind.VALUES, CaptureKind.PROFILE, CaptureKind.ENERGY) if name in self._wanted
+        )
         keys = {"capture": capture, "rank": self._rank}
-        if capture == VALUES:
+        if capture == CaptureKind.VALUES:
             keys["input_id"] = "0"
         write_knobs(self._directory(capture, "0") / FILE, models, keys)
 
     def _directory(self, capture: str, input_id: str | None = None) -> Path:
         directory = self._writer.raw_directory(capture, self._rank)
-        if capture == VALUES and input_id is not None:
+        if capture == CaptureKind.VALUES and input_id is not None:
             directory = directory / input_id
             directory.mkdir(exist_ok=True)
         return directory
@@ -155,7 +157,7 @@ class ProgramRecorder:
         from magneton.collectors.torch.perturb import perturbed
         from magneton.collectors.torch.values_capture import ProgramState, capture_call
 
-        self._running = VALUES
+        self._running = CaptureKind.VALUES
         before = ProgramState(known)
         first = capture_call(fn, inputs, known, "0", rank=self._rank)
         self._keep_values(first)
@@ -173,16 +175,16 @@ class ProgramRecorder:
     def _keep_values(self, capture: ValuesCapture) -> None:
         from magneton.collectors.torch.values_tables import write_tables
 
-        directory = self._directory(VALUES, capture.input_id)
+        directory = self._directory(CaptureKind.VALUES, capture.input_id)
         write_tables(directory, capture.tables)
         self._notes += [note for note in capture.notes if note not in self._notes]
         self._captures.append(
             Capture(
-                name=VALUES,
-                kind=VALUES,
+                name=CaptureKind.VALUES,
+                kind=CaptureKind.VALUES,
                 rank=self._rank,
                 input_id=capture.input_id,
-                source_format=VALUES_FORMAT,
+                source_format=OwnFormat.VALUES,
                 file=str(directory / "ops.parquet"),
                 incomplete=capture.error is not None,
             )
@@ -193,8 +195,8 @@ class ProgramRecorder:
     # -- energy
 
     def _run_energy(self, call: Callable[[], Any]) -> Any:
-        """Run the bare program, with nothing but sensors beside it."""
-        self._running = ENERGY
+        """Run the bare program while sensors are read."""
+        self._running = CaptureKind.ENERGY
         torch = import_torch()
         cuda = torch.cuda if torch.cuda.is_initialized() else None
         spans: list[tuple[int, int]] = []
@@ -204,7 +206,7 @@ class ProgramRecorder:
         if cuda is not None:
             cuda.synchronize()
         anchors = anchors_now()
-        sampler = sample(self._directory(ENERGY), self._sensors, rank=self._rank)
+        sampler = sample(self._directory(CaptureKind.ENERGY), self._sensors, rank=self._rank)
         complete = False
         try:
             with sampler:
@@ -217,18 +219,18 @@ class ProgramRecorder:
                     spans[-1] = (spans[-1][0], time.monotonic_ns())
             complete = True
         finally:
-            keys = {"capture": ENERGY, "rank": self._rank}
-            times = self._directory(ENERGY) / step_times.FILE
+            keys = {"capture": CaptureKind.ENERGY, "rank": self._rank}
+            times = self._directory(CaptureKind.ENERGY) / step_times.FILE
             step_times.write_steps(times, spans, keys)
             measured = sampler.captures()
             for capture in measured:
                 capture.incomplete = capture.incomplete or not complete
             self._captures += measured or [
                 Capture(
-                    name=ENERGY,
-                    kind=ENERGY,
+                    name=CaptureKind.ENERGY,
+                    kind=CaptureKind.ENERGY,
                     rank=self._rank,
-                    source_format=step_times.SOURCE_FORMAT,
+                    source_format=OwnFormat.STEPS,
                     file=str(times),
                     incomplete=not complete,
                     anchors=[*anchors, *anchors_now()],
@@ -241,7 +243,7 @@ class ProgramRecorder:
     # -- profile
 
     def _run_profile(self, call: Callable[[], Any]) -> Any:
-        self._running = PROFILE
+        self._running = CaptureKind.PROFILE
         anchors = anchors_now()
         profile = self._profile
         complete, result = False, None
@@ -253,11 +255,11 @@ class ProgramRecorder:
             complete = True
         finally:
             profile.stop()
-            file = profile.export(self._directory(PROFILE))
+            file = profile.export(self._directory(CaptureKind.PROFILE))
             self._captures.append(
                 Capture(
-                    name=PROFILE,
-                    kind=PROFILE,
+                    name=CaptureKind.PROFILE,
+                    kind=CaptureKind.PROFILE,
                     rank=self._rank,
                     source_format=profile.source_format,
                     file=str(file),
@@ -283,7 +285,7 @@ class ProgramRecorder:
             self._writer.discard()
             if error is None:
                 raise
-            # What the program raised is what its author needs to see first.
+            # The error of the program is more important to its author than this one.
             error.add_note(f"magneton: nothing was recorded: {failure}")
 
     def _publish(self, error: BaseException | None) -> None:

@@ -11,9 +11,9 @@ from typing import Protocol, Self
 from magneton.collectors.recording.writer import RecordingWriter, cpu, versions
 from magneton.collectors.sensors import anchors_now
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import Capture, Device, System, Workload
 
-PROFILE = "profile"
 SCRUBBED = (
     "Host name, output path and the directories of source files were removed from the trace; "
     "times and everything else are as the profiler wrote them."
@@ -131,19 +131,23 @@ class Recorder:
         self._profile.stop()
         self._anchors += anchors_now()
         rank = self._profile.rank()
-        file = self._profile.export(self._writer.raw_directory(PROFILE, rank))
+        file = self._profile.export(self._writer.raw_directory(CaptureKind.PROFILE, rank))
         if self._settings:
             from magneton.collectors.recording.knobs import FILE, write_knobs
 
-            write_knobs(self._writer.raw_directory(PROFILE, rank) / FILE, (), {"capture": PROFILE, "rank": rank})
+            write_knobs(
+                self._writer.raw_directory(CaptureKind.PROFILE, rank) / FILE,
+                (),
+                {"capture": CaptureKind.PROFILE, "rank": rank},
+            )
         notes = [SCRUBBED]
         if error is not None:
             notes.append(f"Stopped by {type(error).__name__} after {self._steps} whole steps, warm-up included.")
         elif self._announced is not None and self._steps < self._announced:
             notes.append(f"Ended after {self._steps} of {self._announced} steps, warm-up included.")
         capture = Capture(
-            name=PROFILE,
-            kind=PROFILE,
+            name=CaptureKind.PROFILE,
+            kind=CaptureKind.PROFILE,
             rank=rank,
             source_format=self._profile.source_format,
             file=str(file),

@@ -8,12 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from magneton.schemas.kinds import StepKind
 from magneton.schemas.parquet import write_table
 from magneton.schemas.run_tables import STEPS
 
 FILE = "steps.parquet"
-SOURCE_FORMAT = "magneton-steps"
-KIND = "bare_step"
 
 
 def write_steps(path: Path, spans: Sequence[tuple[int, int]], keys: Mapping[str, Any]) -> None:
@@ -31,7 +30,7 @@ def write_steps(path: Path, spans: Sequence[tuple[int, int]], keys: Mapping[str,
             "ts_ns": begin,
             "dur_ns": end - begin,
             "step_id": index,
-            "kind": KIND,
+            "kind": StepKind.BARE_STEP,
             "index": index,
         }
         | dict(keys)

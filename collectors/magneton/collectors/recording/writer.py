@@ -16,6 +16,7 @@ from magneton.collectors.sensors.discover import split
 from magneton.schemas.errors import UsageError
 from magneton.schemas.files import publish_directory
 from magneton.schemas.ids import run_id, sha256_file
+from magneton.schemas.kinds import CaptureKind, DeviceKind
 from magneton.schemas.manifest import (
     MANIFEST_NAME,
     Capture,
@@ -28,7 +29,7 @@ from magneton.schemas.manifest import (
 )
 from magneton.schemas.raw_paths import RAW
 
-CAPTURES = ("energy", "profile", "values")
+CAPTURES = (CaptureKind.ENERGY, CaptureKind.PROFILE, CaptureKind.VALUES)
 # Distributions whose version says which program ran, by the module that shows they were used.
 _SYSTEMS = {
     "accelerate": "accelerate",
@@ -76,7 +77,7 @@ def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:
     except OSError:
         lines = []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return Device(name=next(filter(None, names), None), kind="cpu")
+    return Device(name=next(filter(None, names), None), kind=DeviceKind.CPU)
 
 
 def check_request(captures: Sequence[str], sensors: Sequence[str] | None) -> None:
@@ -97,10 +98,10 @@ class _DiscardedError(Exception):
 
 
 class RecordingWriter:
-    """Builds one recording aside and puts it in place whole.
+    """Builds one recording under a hidden name and renames it into place.
 
-    The output is checked and claimed when the writer is made, before anything has run: a long run does not end at a
-    directory that was taken all along. Call ``publish`` or ``discard`` once.
+    The output is checked when the writer is made, before anything runs. So a long run does not fail at its end because the
+    directory exists. Call ``publish`` or ``discard`` once.
 
     Args:
         path: directory of the recording.
@@ -143,7 +144,7 @@ class RecordingWriter:
         notes: Sequence[str] = (),
         incomplete: bool = False,
     ) -> Manifest:
-        """Hash what lies in the raw directories, write the manifest last and put the recording in place.
+        """Hash the files in the raw directories, write the manifest last and put the recording in place.
 
         The captures name their files as these lie in the raw directories. The manifest names them by their paths in the
         recording. The recording is marked incomplete when one of its captures is, or when ``incomplete`` says so.

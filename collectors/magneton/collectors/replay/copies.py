@@ -1,4 +1,4 @@
-"""Copies of a call's tensors that a kernel cannot tell from the originals, enough of them that no cache holds them all."""
+"""Copies of the tensors of a call, with the same strides and alignment, and so many that the cache cannot hold them all."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from magneton.collectors.replay.windows import NotRepeatableError, host_cache_bytes, host_free_bytes, turns_for
 from magneton.collectors.torch.profile import import_torch
 
-# A copy begins at the same place within this many bytes as its original: kernels are chosen by alignment.
+# A copy has the alignment of its original, modulo this many bytes. Libraries choose kernels by alignment.
 _ALIGNMENT = 256
 
 
 @dataclass(frozen=True)
 class Rotation:
-    """Sets of arguments that take turns.
+    """Sets of arguments that are used in turn.
 
     Attributes:
         calls: arguments and keyword arguments of each.
         bytes_each: bytes of the tensors of one.
-        cache_bytes: size of the largest cache; NULL where it is not known.
-        cold: together they are so large that what is used next was driven out of the cache.
+        cache_bytes: size of the largest cache; None where it is not known.
+        cold: together they are so large that a set is no longer in the cache when it is used again.
     """
 
     calls: tuple[tuple[tuple[Any, ...], dict[str, Any]], ...]
@@ -31,7 +31,7 @@ class Rotation:
 
 
 def cache_bytes(device: Any) -> int | None:
-    """Return the size of a device's largest cache, bytes; NULL where it is not known."""
+    """Return the size of a device's largest cache, bytes; None where it is not known."""
     torch = import_torch()
     if device.type == "cuda":
         size = getattr(torch.cuda.get_device_properties(device), "L2_cache_size", None)
@@ -106,14 +106,14 @@ def tensors_of(*values: Any) -> list[Any]:
 
 
 def rotate(args: Sequence[Any], kwargs: Mapping[str, Any], *, copies: int | None = None, outputs: int = 0) -> Rotation:
-    """Return copies of a call's arguments that take turns.
+    """Return copies of a call's arguments, to be used in turn.
 
     Args:
         args: arguments.
         kwargs: keyword arguments.
-        copies: how many sets (default: as many as drive one another out of the largest cache, within a quarter of the free
-            memory).
-        outputs: bytes that each call writes, which are kept for a turn and need room too.
+        copies: number of sets. By default so many that the largest cache cannot hold them all, within a quarter of the free
+            memory.
+        outputs: bytes that each call writes. Outputs are kept until their set is used again, so they need memory too.
 
     Raises:
         NotRepeatableError: a tensor cannot be copied, or there is no room for one copy.

@@ -4,8 +4,8 @@ The program is traced, and its equations are evaluated one by one with the real 
 it has in the program (to rounding: a program compiled as a whole may fuse, and so round, otherwise). A selected
 equation is compiled alone and replayed as soon as it is reached; the inputs of no other are held for it.
 
-What does something else when it is done again is refused: effects, calls of Python, communication over named axes,
-random numbers from the device's own generator. Keys of ``jax.random`` are plain inputs.
+Equations with side effects are refused: effects, calls of Python, communication over named axes, random numbers from the device's
+own generator. Keys of ``jax.random`` are plain inputs.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _names_axis(equation: Any) -> bool:
 
 
 def _reaches_out(equation: Any) -> str | None:
-    """Return what an equation, or one inside it, asks of anything but its inputs, by its primitive; NULL: nothing."""
+    """Return what an equation, or one inside it, asks of anything but its inputs, by its primitive; None: nothing."""
     name = equation.primitive.name
     if "callback" in name or name == "debug_print":
         return f"calls Python ({name})"
@@ -96,7 +96,7 @@ def _reaches_out(equation: Any) -> str | None:
 
 
 def side_effect(equation: Any) -> str | None:
-    """Return what an equation does beside computing its outputs from its inputs; NULL: nothing."""
+    """Return what an equation does beside computing its outputs from its inputs; None: nothing."""
     found = _reaches_out(equation)
     # Effects inside it that are felt outside are its own too.
     if found is None and equation.effects:
@@ -174,7 +174,7 @@ class Evaluation:
             self._first_of_scan(params, values, place)
         if name == "while" and side_effect(equation) is None:
             self._first_of_while(params, values, place)
-        # Nothing of the evaluation may still be running when a window begins.
+        # The evaluation must have ended on the device when a window begins.
         made: list[Any] = self._jax.block_until_ready(_bind(equation, values))
         return made
 
@@ -225,7 +225,7 @@ def copy_arrays(arrays: Sequence[Any]) -> list[Any]:
 
 
 def device_memory(device: Any) -> tuple[int | None, int]:
-    """Return the size of a device's largest cache (NULL where it is not known) and its free memory, both in bytes."""
+    """Return the size of a device's largest cache (None where it is not known) and its free memory, both in bytes."""
     if device.platform == "cpu":
         return host_cache_bytes(), host_free_bytes()
     stats = device.memory_stats() or {}
@@ -266,7 +266,7 @@ def _replay(equation: Any, values: Sequence[Any], seconds: float, rounds: int, c
         count, cold, sets = 1, True, [arrays]
         if size:
             cache, free = device_memory(next(iter(distinct[0].devices())))
-            # Each set of inputs has a set of outputs, which needs room too.
+            # Each set of inputs has a set of outputs, which needs memory too.
             free = free * size // (size + written)
             count, cold = turns_for(size, cache, free, copies)
             sets = [copy_arrays(arrays) for _ in range(count)]
@@ -340,7 +340,7 @@ def replay_equations(
     traced = jax.make_jaxpr(function)(*args, **named)
     if pure and traced.effects:
         effects = ", ".join(sorted({type(effect).__name__ for effect in traced.effects}))
-        raise NotRepeatableError(f"evaluating it once more would do more than compute ({effects})")
+        raise NotRepeatableError(f"a second run would have effects beside its result ({effects})")
     Evaluation(visit).run(traced, jax.tree.leaves((tuple(args), named)))
     if not done:
         raise NotRepeatableError(NOT_SELECTED)

@@ -1,12 +1,12 @@
 """Replaying nodes of an ONNX model alone, as ONNX Runtime runs them.
 
-The nodes are those of the optimised model: what runs, and what the profiler's events are named after. Their inputs are
-recorded in one run of the model, and each is replayed as a model of that one node. Nodes inside subgraphs are not seen.
+The nodes are those of the optimised model. These nodes run, and the events of the profiler have their names. Their inputs are
+recorded in one run of the model. Each node is then replayed as a model of that one node. Nodes inside subgraphs are not seen.
 
-Initialisers stay initialisers, so that weights are packed beforehand as in the program. For weights to take turns, each set
-of arguments has a session of its own, with its own weights and inputs. The threads of these sessions sleep when they wait:
-otherwise those whose turn is over would take the processor from the one that is measured. Where weights are next to nothing
-of a set, one session serves all sets, and its threads wait as in the program.
+Initialisers stay initialisers, so that weights are packed beforehand, as in the program. Weights must be used in turn as well. So each
+set of arguments has a session of its own, with its own weights and inputs. The threads of these sessions sleep while they wait.
+Otherwise the threads of the waiting sessions would take processor time from the measured one. If the weights are a very small part of a
+set, one session serves all sets, and its threads wait as in the program.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def optimise(
     if path is not None and not Path(path).is_file():
         raise InputNotFoundError("there is no such file", path=path)
     if path is None and model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF:
-        raise UsageError("a model in memory can have 2 GB", remedy="write it to a file and give its path")
+        raise UsageError("a model in memory is limited to 2 GB", remedy="write it to a file and give its path")
     target = directory / "optimised.onnx"
     try:
         source = model.SerializeToString() if path is None else path
@@ -173,7 +173,7 @@ def record(program: Program, nodes: Sequence[Any], feeds: Mapping[str, Any]) -> 
 
 
 def _dtype(onnx: Any, declared: Any) -> Any:
-    """Return the type of the elements that an input is declared with; NULL where it is no tensor."""
+    """Return the type of the elements that an input is declared with; None where it is no tensor."""
     kind = declared.type.tensor_type.elem_type
     return onnx.helper.tensor_dtype_to_np_dtype(kind) if kind else None
 
@@ -202,7 +202,7 @@ def _form(program: Program, name: str, values: Mapping[str, Any]) -> str:
 
 
 def _refusal(program: Program, node: Any, values: Mapping[str, Any]) -> str | None:
-    """Return why a node cannot be replayed, or NULL."""
+    """Return why a node cannot be replayed, or None."""
     onnx, names = import_onnx()[0], [name for name in node.input if name]
     if any(a.type in (onnx.AttributeProto.GRAPH, onnx.AttributeProto.GRAPHS) for a in node.attribute):
         return "holds a subgraph"
@@ -213,7 +213,7 @@ def _refusal(program: Program, node: Any, values: Mapping[str, Any]) -> str | No
         if not form.endswith("]"):
             return f"an input is of type {form}, which is not copied"
     if node.op_type.endswith("Dropout"):
-        # Whether it is training is their only input that is a truth value.
+        # Their only boolean input says whether the model is being trained.
         flags = [name for name, form in zip(names, forms, strict=True) if form.startswith("bool[")]
         to_array = onnx.numpy_helper.to_array
         if any((values[n].numpy() if n in values else to_array(program.weights[n])).any() for n in flags):
@@ -236,12 +236,12 @@ def one_node_model(program: Program, node: Any, values: Mapping[str, Any]) -> An
         if onnx.external_data_helper.uses_external_data(weight):
             onnx.external_data_helper.load_external_data_for_tensor(weight, str(program.directory))
         if name in inputs:
-            # It may be replaced by an input, so nothing is made of it beforehand.
+            # An input may replace this initialiser, so ONNX Runtime does not pack it beforehand.
             graph.input.append(onnx.helper.make_tensor_value_info(name, weight.data_type, weight.dims))
     graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
     model = onnx.ModelProto(ir_version=program.model.ir_version, opset_import=program.model.opset_import, graph=graph)
     if model.ByteSize() > onnx.checker.MAXIMUM_PROTOBUF:
-        raise NotRepeatableError("its weights are over 2 GB, more than a model in memory can have")
+        raise NotRepeatableError("its weights are over 2 GB, the limit of a model in memory")
     return model
 
 
@@ -283,7 +283,7 @@ def _replay(
     turns, cold = 1, True
     outputs = sum(value.tensor_size_in_bytes() for value in calls[0]().get_outputs())
     if size:
-        # Outputs take turns too and need room, but nothing reads them.
+        # Outputs are used in turn too and need memory, but no call reads them.
         cache, room = host_cache_bytes(), host_free_bytes() * size // (size + outputs)
         turns, cold = turns_for(size, cache, room, copies)
         most = max(_MAX_THREADS // (program.threads or os.cpu_count() or 1), 1)
@@ -358,7 +358,7 @@ def replay_nodes(
         if not nodes:
             raise NotRepeatableError(NOT_SELECTED)
         recorded = record(program, nodes, feeds)
-        # Nothing is held longer than until the last node that needs it.
+        # A value is released after the last node that needs it.
         last = {name: position for position, node in enumerate(nodes) for name in node.input}
         done = []
         for position, node in enumerate(nodes):

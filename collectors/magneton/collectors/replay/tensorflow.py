@@ -1,14 +1,14 @@
 """Replaying single operations of a TensorFlow graph.
 
-The operations are those of the graph of a ``tf.function`` before grappler rewrites it: what it would fuse is replayed
-apart; what no result or effect needs is left out. Functions that are called are gone into unless XLA compiles them. The
-program runs once, one operation after the other, so that only those of its tensors exist that are still needed; each
-chosen operation is replayed before it runs.
+The operations are those of the graph of a ``tf.function`` before grappler, TensorFlow's graph optimiser, rewrites it. So operations
+that grappler would fuse are replayed separately. Operations that no result and no effect needs are left out. Called functions are
+entered, unless XLA compiles them. The program runs once, one operation after the other, and a tensor is released when it is no longer
+needed. Each chosen operation is replayed before it runs.
 
-A replay calls a compiled function of the one operation with its attributes. All its inputs are arguments of unknown
-shape, all its outputs are returned, and grappler is off, so that nothing folds it. Calling a function from Python takes
-50 to 150 us, which is in each window: of an operation that takes less, the window says little. The devices are waited
-for with ``tf.test.experimental.sync_devices``, which copies nothing.
+A replay calls a compiled function that consists of the one operation with its attributes. All inputs are arguments of unknown shape,
+all outputs are returned, and grappler is off, so that the operation is not folded. A call from Python takes 50 to 150 us. This time is
+part of each window, so results for shorter operations say little. ``tf.test.experimental.sync_devices`` waits for the devices; it
+copies nothing.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def import_tensorflow() -> Any:
 
 @contextmanager
 def _switched(switch: Callable[[bool], Any], before: bool, during: bool) -> Iterator[None]:
-    """Have a setting of the process be what it should be for a while."""
+    """Change a setting of the process for a while."""
     switch(during)
     try:
         yield
@@ -87,7 +87,7 @@ def _switched(switch: Callable[[bool], Any], before: bool, during: bool) -> Iter
 
 @contextmanager
 def _grappler_off() -> Iterator[None]:
-    """Have grappler leave functions as they are for a while.
+    """Switch grappler off for a while.
 
     Setting the options back in public is not the same as never having set them: every function of the process would be
     made anew, and what its kernels keep (the state of random numbers) begin again.
@@ -106,7 +106,7 @@ def _grappler_off() -> Iterator[None]:
 
 @contextmanager
 def _undone(variables: Sequence[Any], bodies: Mapping[str, Any]) -> Iterator[None]:
-    """Have variables hold afterwards what they hold now.
+    """Restore the content of variables afterwards.
 
     Raises:
         NotRepeatableError: the functions do something else that lasts.
@@ -117,7 +117,7 @@ def _undone(variables: Sequence[Any], bodies: Mapping[str, Any]) -> Iterator[Non
     stateful = {name for name in names if (found := registry.get(name)) is not None and found.is_stateful}
     lasting = sorted(name for name in stateful if not _UNDONE.fullmatch(name))
     if lasting:
-        raise NotRepeatableError(f"running it once more would do more than write to variables ({', '.join(lasting)})")
+        raise NotRepeatableError(f"a second run would have effects that cannot be undone ({', '.join(lasting)})")
     before = [variable.read_value() for variable in variables]
     try:
         yield
@@ -248,7 +248,7 @@ def _alone(node: Any, types: Sequence[Any]) -> _Alone:
 
 
 def _refusal(operation: Any) -> str | None:
-    """Return why an operation cannot be made again, or NULL."""
+    """Return why an operation cannot be made again, or None."""
     name = operation.type
     if _COMMUNICATION.search(name):
         return f"{name} communicates with other processes"
@@ -344,8 +344,8 @@ def replay_operations(
         seconds: length of each window.
         rounds: windows of each operation.
         copies: sets of inputs that take turns (default: as many as drive one another out of the cache).
-        undo: have variables hold afterwards what they hold now; a program that does something else that lasts (Python
-            code, iterators, tables) is refused.
+        undo: restore the content of variables afterwards. A program with other lasting effects (Python code, iterators,
+            tables) is refused.
 
     Returns:
         the selected operations in the order of the program. Refused are those that are stateful (random numbers,
@@ -385,7 +385,7 @@ def replay_operations(
             except NotRepeatableError as error:
                 refusal = str(error)
             except tf.errors.ResourceExhaustedError:
-                refusal = "there is no room for copies of its inputs and outputs"
+                refusal = "there is not enough memory for copies of its inputs and outputs"
         return ReplayedCall(step.node.op, step.place, forms, done, refusal)
 
     # Not before: calls in a graph keep the setting that they were traced with.

@@ -1,12 +1,13 @@
 """Running one torch operation many times so that a sensor can see it.
 
-``replay`` runs it alone, ``repeat_in_place`` where it stands in a program. Both give windows on CLOCK_MONOTONIC, the clock of ``power.parquet``; the energy of one call is made of them by the analysis:
-``E / calls`` inside a replay, ``(E_r - E_1) / (r - 1)`` from windows of the same program with the operation run r times and
-once. Arguments take turns with copies of theirs, so that no cache flatters the repetition.
+``replay`` runs the operation alone. ``repeat_in_place`` runs it where it stands in a program. Both return windows with times of
+CLOCK_MONOTONIC, the clock of ``power.parquet``. From these windows the analysis computes the energy of one call: ``E / calls`` inside
+a replay; ``(E_r - E_1) / (r - 1)`` from windows of a program in which the operation runs r times, and windows in which it runs once.
+The arguments and copies of them are used in turn, so that not every call finds its arguments in the cache.
 
-What does something else when it is done again is refused, never guessed: writing to what it was given, random numbers,
-communication. Operators say so themselves (schema, tags), but not all that do: one trial on copies compares every byte, and
-the state of the generators, before and after.
+Operations with side effects are refused: writing to arguments, random numbers, communication. Most operators declare side effects
+in their schema or tags, but not all. So one trial on copies compares every byte of the arguments, and the state of the random
+generators, before and after.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ class Repetition:
     """An operation repeated where it stands in a program.
 
     Attributes:
-        windows: ``times`` of each is r or 1, in the order r 1 1 r r 1 ...
+        windows: windows with ``times`` r or 1, in the order r 1 1 r r 1 ...
         repeated: name of each operation that was repeated, with how many calls of it there are in one iteration.
         refused: why operations that were selected were not repeated.
         cold: as in ``Replay``.
-        spoiled: why the windows do not hold what they claim, once something went wrong; iterations have to be alike.
+        spoiled: why the windows cannot be used; None if they can. Example: two iterations were not alike.
     """
 
     windows: list[RepeatWindow] = field(default_factory=list)
@@ -63,7 +64,7 @@ def operator_name(function: Any) -> str:
 
 
 def declared_effect(operator: Any) -> str | None:
-    """Return the side effect that an operator's schema and tags declare, or NULL."""
+    """Return the side effect that an operator's schema and tags declare, or None."""
     torch = import_torch()
     schema = getattr(operator, "_schema", None)
     if schema is None:
@@ -207,8 +208,8 @@ def replay(
 ) -> Replay:
     """Run one call again and again, alone, for a number of seconds.
 
-    The sensor's reading lags and averages: use windows that lie inside, and at least its averaging window plus three update
-    periods. Outputs take turns too, so that what is written is not always the same memory.
+    A sensor lags and averages. So a window should last at least the averaging time of the sensor plus three update periods.
+    Outputs are used in turn too, so that calls do not always write to the same memory.
 
     Args:
         function: an operator or any callable without side effects.
@@ -217,7 +218,7 @@ def replay(
         seconds: length of a window; it holds at least one call.
         rounds: number of windows.
         copies: sets of arguments that take turns (default: so many that none is still in a cache).
-        check: refuse side effects first; see ``check_repeatable``.
+        check: check for side effects first; see ``check_repeatable``.
 
     Raises:
         NotRepeatableError: the call has side effects, or its arguments cannot be copied.
@@ -310,13 +311,13 @@ def is_view(operator: Any) -> bool:
 
 
 def _form(args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what the work of a call depends on beside the values: shapes, strides, types and devices of its tensors."""
+    """Return the form of a call: shapes, strides, types and devices of its tensors. The work of a call depends on it."""
     return tuple((t.shape, t.stride(), t.dtype, t.device) for t in tensors_of(args, kwargs))
 
 
 @dataclass
 class _Chosen:
-    """A call that is repeated: its operator, the form of its arguments, their copies, and outputs that take turns."""
+    """A call that is repeated: its operator, the form of its arguments, copies of the arguments, and its latest outputs."""
 
     operator: Any
     form: tuple[Any, ...]
@@ -338,7 +339,7 @@ def _replay_calls(chosen: Sequence[_Chosen], *, seconds: float, rounds: int) -> 
     sets = max(len(c.turns.calls) for c in chosen)
 
     def once(turn: int) -> None:
-        # Each keeps as many outputs as it has sets: small calls have many, and those of large ones would fill the memory.
+        # A call keeps as many outputs as it has sets of arguments. Large calls have few sets, so their outputs do not fill the memory.
         for c in chosen:
             c.outputs.append(c.call(turn))
 
@@ -358,8 +359,8 @@ def in_place_mode() -> Any:
     """Return the class of the dispatch mode that repeats operations where they stand.
 
     ``begin`` says what is repeated; the first iteration after it checks and copies. ``times`` may be changed between
-    iterations, each of which is closed with ``end_iteration``. Nothing that goes wrong with a repetition reaches the
-    program: it stands in ``Repetition.spoiled``, and no more is repeated.
+    iterations, each of which is closed with ``end_iteration``. An error of a repetition never reaches the
+    program. It is stored in ``Repetition.spoiled``, and nothing more is repeated.
     """
     torch = import_torch()
     from torch.utils._python_dispatch import TorchDispatchMode
@@ -373,15 +374,15 @@ def in_place_mode() -> Any:
             self.begin(lambda _name, _position: False, Repetition())
 
         def begin(self, select: Callable[[str, int], bool], done: Repetition, *, views: bool = True) -> None:
-            """Repeat something else from now on; without ``views``, what only returns views is left out."""
+            """Repeat other operations from now on. Without ``views``, operators that only return views are left out."""
             self._select, self._done, self._views = select, done, views
             self._position = self._hits = 0
             self._first = True
-            # Position -> what is repeated there; NULL: nothing.
+            # Position -> what is repeated there; None: nothing.
             self._chosen: dict[int, _Chosen | None] = {}
 
         def end_iteration(self) -> None:
-            """Close an iteration; one that lacks a call that is repeated spoils the repetition."""
+            """Close an iteration. If it lacks a call that is repeated, the repetition cannot be used."""
             expected = sum(chosen is not None for chosen in self._chosen.values())
             if self._hits != expected:
                 self._spoil(f"an iteration had {self._hits} of the {expected} calls that are repeated")
@@ -426,7 +427,7 @@ def in_place_mode() -> Any:
                     chosen.outputs.append(chosen.call(self._turn))
 
         def replay(self, *, seconds: float, rounds: int) -> Replay:
-            """Run what is repeated alone, as often as a window of ``seconds`` holds; the program waits."""
+            """Run the repeated operations alone, again and again for ``seconds``, while the program waits."""
             return _replay_calls([c for c in self._chosen.values() if c is not None], seconds=seconds, rounds=rounds)
 
         def _choose(self, func: Any, position: int, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Chosen | None:

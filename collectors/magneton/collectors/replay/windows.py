@@ -1,7 +1,7 @@
-"""Windows in which one operation runs again and again: what the replays of every system are made of. No framework is needed.
+"""Windows in which one operation runs again and again, for the replays of all systems. No framework is needed.
 
-Windows lie on CLOCK_MONOTONIC, the clock of ``power.parquet``. Arguments take turns with copies of theirs, so that no cache
-flatters the repetition.
+The times of windows are those of CLOCK_MONOTONIC, as in ``power.parquet``. The arguments and copies of them are used in turn.
+Otherwise every call would find its arguments in the cache, and the measured cost would be too low.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import Any
 
 from magneton.schemas.errors import MagnetonError, UsageError
 
-# The device is waited for this often in a window, so that what waits for it in its queue stays short.
+# The host waits for the device this often in a window, so that the queue of the device stays short.
 _BATCHES = 20
-# Copies take turns; together they are this many times as large as the cache.
+# All copies together are this many times as large as the cache.
 _TIMES_CACHE = 2
 _MAX_COPIES = 256
 _MEMORY_SHARE = 0.25
@@ -27,12 +27,12 @@ _CPU_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _SIZE = re.compile(r"(\d+)([KMG]?)")
 
 
-# Why nothing of a program was replayed, where none of it was asked for.
+# Reason if no operation of a program was selected.
 NOT_SELECTED = "nothing was selected"
 
 
 class NotRepeatableError(MagnetonError):
-    """A call cannot be made again without doing something else than it did."""
+    """A second run of the call would have an effect of its own: it writes to its arguments, draws random numbers, communicates ..."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,9 @@ class Replay:
     Attributes:
         operator: its name.
         windows: one per round.
-        copies: sets of arguments that took turns.
+        copies: number of sets of arguments that were used in turn.
         bytes_each: bytes of the arrays of one.
-        cold: each call found its arguments driven out of the cache; without it caches flatter the result.
+        cold: the arguments of each call were no longer in the cache. If not, the measured cost may be too low.
     """
 
     operator: str
@@ -84,7 +84,7 @@ class ReplayedCall:
         name: the operation: ``dot_general``, ``MatMul`` ...
         place: where it stands in the program: a path, a node's name, or a number.
         inputs: form of each array it was given, ``float32[8,16]``.
-        replay: its windows; NULL where it was refused.
+        replay: its windows; None where it was refused.
         refusal: why.
     """
 
@@ -96,7 +96,7 @@ class ReplayedCall:
 
 
 def host_cache_bytes(caches: Path = _CPU_CACHES) -> int | None:
-    """Return the size of the processor's largest cache, bytes; NULL where it is not known."""
+    """Return the size of the processor's largest cache, bytes; None where it is not known."""
     sizes = []
     for file in sorted(caches.glob("index*/size")):
         found = _SIZE.fullmatch(file.read_text().strip())
@@ -115,20 +115,20 @@ def host_free_bytes() -> int:
 
 
 def turns_for(size: int, cache: int | None, free: int, copies: int | None = None) -> tuple[int, bool]:
-    """Return how many sets of arguments take turns, and whether they drive one another out of the cache.
+    """Return the number of sets of arguments, and whether a set is out of the cache when it is used again.
 
     Args:
         size: bytes of one set; above 0.
-        cache: bytes of the largest cache; NULL where it is not known.
+        cache: bytes of the largest cache; None where it is not known.
         free: bytes of free memory, of which a quarter is used.
-        copies: how many are wished for, as far as there is room (default: as many as it takes).
+        copies: wanted number, as far as memory allows (default: so many that the cache cannot hold them all).
 
     Raises:
         NotRepeatableError: there is no room for one.
     """
     room = int(free * _MEMORY_SHARE // size)
     if room < 1:
-        raise NotRepeatableError(f"there is no room for a copy of {size} bytes of arguments")
+        raise NotRepeatableError(f"there is not enough memory for a copy of {size} bytes of arguments")
     wanted = _MAX_COPIES if cache is None else math.ceil(_TIMES_CACHE * cache / size) + 1
     count = max(min(copies if copies is not None else min(wanted, _MAX_COPIES), room), 1)
     # The set used next was used (count - 1) sets ago.
@@ -157,7 +157,7 @@ def fill_window(call: Callable[[], Any], seconds: float, synchronize: Callable[[
         synchronize()
         now = time.monotonic_ns()
         calls += batch
-        # At most doubled: one call that took a moment longer says little of the next.
+        # A batch is at most doubled, since the time of a single call may be an exception.
         batch = max(1, min(2 * batch, round(batch * wanted / max(now - last, 1))))
         last = now
     return RepeatWindow(start, last, calls)
@@ -183,17 +183,17 @@ def replay_in_turns(
     bytes_each: int,
     cold: bool,
 ) -> Replay:
-    """Run calls in turns, again and again, for ``rounds`` windows of ``seconds``.
+    """Run calls in turn, again and again, for ``rounds`` windows of ``seconds``.
 
     Args:
         operator: name of the operation.
-        calls: the operation on each set of arguments; each returns its outputs, which take turns too, so that what is
-            written is not always the same memory.
+        calls: the operation on each set of arguments. Each returns its outputs. These are kept for one turn, so that calls
+            do not always write to the same memory.
         seconds: length of a window; it holds at least one call.
         rounds: number of windows.
-        synchronize: is given the newest outputs and waits until the device has made them.
+        synchronize: called with the newest outputs; waits until the device has computed them.
         bytes_each: bytes of the arrays of one set.
-        cold: the sets drive one another out of the cache.
+        cold: a set is out of the cache when it is used again.
 
     Raises:
         UsageError: a time or number that is not above 0.

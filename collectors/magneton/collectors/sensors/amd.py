@@ -1,6 +1,6 @@
 """AMD GPUs through AMD SMI (``import amdsmi``, which comes with ROCm).
 
-Facts the code stands on:
+The code relies on these facts:
 
 * The energy counter is a number of ticks; its joules are ticks times ``counter_resolution`` (microjoules). The resolution
   differs between chips, and the key of the ticks between releases (``energy_accumulator``, before that ``power``).
@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from magneton.collectors.sensors import protocol as p
+from magneton.schemas.kinds import DeviceKind, Flag, PowerField
 
 _NEVER = ("AMDSMI_STATUS_NOT_SUPPORTED", "AMDSMI_STATUS_NOT_YET_IMPLEMENTED", "AMDSMI_STATUS_INVAL")
 _GONE = ("AMDSMI_STATUS_NOT_FOUND", "AMDSMI_STATUS_NOT_INIT", "AMDSMI_STATUS_DRIVER_NOT_LOADED")
@@ -78,7 +79,7 @@ class AmdSmiSensor:
             name = None
             with contextlib.suppress(p.SensorError):
                 name = self._call("amdsmi_get_gpu_asic_info", handle).get("market_name")
-            info.devices.append({"device_kind": "gpu", "device_id": uuid, "index": index, "name": name})
+            info.devices.append({"device_kind": DeviceKind.GPU, "device_id": uuid, "index": index, "name": name})
             self._add(info, handle, uuid)
         if not info.energetic:
             first = info.refusals[0]
@@ -93,7 +94,7 @@ class AmdSmiSensor:
             uuid,
             "amdsmi_get_energy_count",
             (handle,),
-            [("energy_count", p.ENERGY_COUNTER, "J", _joules)],
+            [("energy_count", PowerField.ENERGY_COUNTER, "J", _joules)],
             slow=False,
         )
         self._try(
@@ -102,9 +103,9 @@ class AmdSmiSensor:
             "amdsmi_get_power_info",
             (handle,),
             [
-                ("current_socket_power", p.POWER_INSTANT, "W", _item("current_socket_power")),
-                ("average_socket_power", p.POWER_AVERAGE, "W", _item("average_socket_power")),
-                ("socket_power", p.POWER, "W", _socket_power),
+                ("current_socket_power", PowerField.POWER_INSTANT, "W", _item("current_socket_power")),
+                ("average_socket_power", PowerField.POWER_AVERAGE, "W", _item("average_socket_power")),
+                ("socket_power", PowerField.POWER, "W", _socket_power),
             ],
             slow=False,
         )
@@ -113,7 +114,7 @@ class AmdSmiSensor:
             uuid,
             "amdsmi_get_power_cap_info",
             (handle,),
-            [("power_cap", p.POWER_LIMIT, "W", lambda found: _number(found["power_cap"]) / 1e6)],
+            [("power_cap", PowerField.POWER_LIMIT, "W", lambda found: _number(found["power_cap"]) / 1e6)],
         )
         for name, kind in (("GFX", "clock_graphics"), ("MEM", "clock_memory")):
             clock = getattr(getattr(smi, "AmdSmiClkType", None), name, None)
@@ -170,7 +171,7 @@ class AmdSmiSensor:
                 continue
             takers.append((len(self._series), take))
             simulated = bool(getattr(self._smi, p.STAND_IN_ATTRIBUTE, False))
-            self._series.append(p.Series("gpu", uuid, name, field, unit, slow, {"scope": "socket"}, simulated))
+            self._series.append(p.Series(DeviceKind.GPU, uuid, name, field, unit, slow, {"scope": "socket"}, simulated))
         if takers:
             self._calls.append((call, takers, slow, uuid))
 
@@ -206,7 +207,7 @@ class AmdSmiSensor:
 
 def _library() -> Any:
     try:
-        # What it has to say about a missing library it writes to stdout, where our data goes.
+        # amdsmi writes its message about a missing library to stdout, which carries our data.
         with contextlib.redirect_stdout(io.StringIO()):
             return importlib.import_module("amdsmi")
     except ImportError as error:
@@ -218,7 +219,7 @@ def _library() -> Any:
 
 
 def _error(error: Any) -> p.SensorError:
-    # Parameter errors carry no code and are about our call: of this field, then.
+    # Parameter errors have no code. They concern the call of this field only.
     text = str(getattr(error, "err_info", None) or error).strip()
     name = text.split(" - ")[0].strip()
     reason = f"AMD SMI says {name.removeprefix('AMDSMI_STATUS_')}"
@@ -269,4 +270,4 @@ def _reading(number: int, at: int, take: Callable[[Any], float], found: Any, fai
         value = take(found)
     except p.FieldError as error:
         return number, at, None, error.flag
-    return (number, at, None, p.NOT_AVAILABLE) if value < 0 else (number, at, value, None)
+    return (number, at, None, Flag.NOT_AVAILABLE) if value < 0 else (number, at, value, None)

@@ -39,7 +39,7 @@ def split(wanted: Sequence[str] | None) -> tuple[list[str], list[Meter]]:
     """Return the names of polled sensors, and the meters, among names such as ``nvml``, ``command:...``, ``file:...``.
 
     Args:
-        wanted: the names; NULL means every polled sensor.
+        wanted: the names; None means every polled sensor.
 
     Raises:
         UsageError: a name that is none.

@@ -1,7 +1,7 @@
-"""Meters that write for themselves: a command, or a file that grows, in the long CSV form of ``docs/power.md``.
+"""Meters: a command, or a growing file, that writes readings in the long CSV form of ``docs/power.md``.
 
-Nothing is parsed here: what they wrote is kept as it is and read when the recording is normalised. The command is one the
-user gives; it is run without a shell.
+The readings are not parsed here. They are kept as they are and read when the recording is normalised. The user gives the command; it
+runs without a shell.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _STOP_S = 2.0
 
 
 def _header_of(start: bytes) -> bytes | None:
-    """Return the header line among the first lines of a file, or NULL."""
+    """Return the header line among the first lines of a file, or None."""
     for line in start.splitlines(keepends=True)[:20]:
         cells = {cell.strip().strip(b'"').lower() for cell in line.split(b",")}
         if cells >= _NEEDED and any(cell.startswith(b"timestamp") for cell in cells):
@@ -73,7 +73,7 @@ class CommandMeter:
         self._path = directory / self._name
         self._stream = self._path.open("wb")
         try:
-            # Its own session: a Ctrl-C meant for the program does not take the meter away before the last reading.
+            # A session of its own, so that Ctrl-C for the program does not stop the meter before its last reading.
             self._process = subprocess.Popen(  # noqa: S603 - the user's own command, run without a shell
                 self.command,
                 stdin=subprocess.DEVNULL,
@@ -152,7 +152,7 @@ class FileMeter:
             with self._file.open("rb") as stream:
                 header = _header_of(stream.read(_HEADER_BYTES))
                 status = os.fstat(stream.fileno())
-                # The last whole line before the start stays in: without it the first interval would lack its beginning.
+                # The last whole line before the start is kept. Without it the first interval would have no beginning.
                 self._from = _last_line(stream, status.st_size)
         except OSError as error:
             raise SensorUnavailableError(f"cannot be read: {error.strerror}", path=self._file) from error

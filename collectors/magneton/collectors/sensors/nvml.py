@@ -1,14 +1,14 @@
 """NVIDIA GPUs through NVML (``nvidia-ml-py``, ``import pynvml``).
 
-The total-energy counter (mJ), the instant power and the average power are three readings and stay apart; what
-``nvmlDeviceGetPowerUsage`` averages over depends on chip and driver, so it is the plain ``power``. Facts the code stands on:
+The total-energy counter (mJ), the instant power and the average power are three separate readings. What
+``nvmlDeviceGetPowerUsage`` averages over depends on chip and driver, so it is the plain ``power``. The code relies on these facts:
 
 * ``nvmlDeviceGetFieldValues`` returns a status per field, and its number lies in the member of a union that ``valueType``
   names. Drivers before 530 know no instant power: ``NOT_SUPPORTED`` or ``INVALID_ARGUMENT`` in that field alone.
-* The counter stands still over short windows; that is a reading like any other and kept.
+* The counter does not change over short windows. Such readings are kept like any other.
 * A GPU that falls off the bus answers ``GPU_IS_LOST`` (or ``RESET_REQUIRED``) to everything from then on.
-* Under MIG power belongs to the whole GPU, whoever else uses it: flagged.
-* Scope ``MODULE`` (Grace Hopper) includes the CPU: a device kind of its own.
+* Under MIG the power is that of the whole GPU, including its other users. The label ``mig`` says so.
+* Scope ``MODULE`` (Grace Hopper) includes the CPU. It is a device kind of its own.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 
 from magneton.collectors.sensors import protocol as p
 from magneton.collectors.sensors.visible import select_visible
+from magneton.schemas.kinds import DeviceKind, Flag, PowerField
 
 _LOST = ("NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED", "NVML_ERROR_UNINITIALIZED")
 _NEVER = ("NVML_ERROR_NOT_SUPPORTED", "NVML_ERROR_INVALID_ARGUMENT", "NVML_ERROR_FUNCTION_NOT_FOUND")
@@ -45,11 +46,11 @@ class _Field:
 
 
 _FIELDS = (
-    _Field(_ENERGY, _SCOPE_GPU, "total_energy_consumption", p.ENERGY_COUNTER, "J"),
-    _Field(_INSTANT, _SCOPE_GPU, "power_instant", p.POWER_INSTANT, "W"),
-    _Field(_AVERAGE, _SCOPE_GPU, "power_average", p.POWER_AVERAGE, "W"),
-    _Field(_INSTANT, _SCOPE_MODULE, "module_power_instant", p.POWER_INSTANT, "W"),
-    _Field(_AVERAGE, _SCOPE_MODULE, "module_power_average", p.POWER_AVERAGE, "W"),
+    _Field(_ENERGY, _SCOPE_GPU, "total_energy_consumption", PowerField.ENERGY_COUNTER, "J"),
+    _Field(_INSTANT, _SCOPE_GPU, "power_instant", PowerField.POWER_INSTANT, "W"),
+    _Field(_AVERAGE, _SCOPE_GPU, "power_average", PowerField.POWER_AVERAGE, "W"),
+    _Field(_INSTANT, _SCOPE_MODULE, "module_power_instant", PowerField.POWER_INSTANT, "W"),
+    _Field(_AVERAGE, _SCOPE_MODULE, "module_power_average", PowerField.POWER_AVERAGE, "W"),
 )
 
 
@@ -124,7 +125,7 @@ class NvmlSensor:
         return p.FieldError(text)
 
     def _call(self, function: str, *arguments: Any) -> Any:
-        """Call NVML, turning its errors into ours."""
+        """Call NVML. Its errors become errors of ``protocol``."""
         call = getattr(self._nvml, function, None)
         if call is None:
             raise p.FieldUnsupportedError(f"this nvidia-ml-py has no {function}")
@@ -186,12 +187,14 @@ class NvmlSensor:
         labels = {"scope": "gpu"} | ({"mig": "whole GPU, shared by its instances"} if mig else {})
         gpu = _Gpu(handle, uuid, labels)
         self._gpus.append(gpu)
-        info.devices.append({"device_kind": "gpu", "device_id": uuid, "index": index, "name": name, "mig": mig})
+        info.devices.append(
+            {"device_kind": DeviceKind.GPU, "device_id": uuid, "index": index, "name": name, "mig": mig}
+        )
         self._add_fields(info, gpu)
         self._add_calls(info, gpu)
 
     def _enter(self, gpu: _Gpu, kind: str, name: str, field: str, unit: str, *, slow: bool = False) -> int:
-        labels = gpu.labels | ({"scope": "module", "contains": "gpu"} if kind == "module" else {})
+        labels = gpu.labels | ({"scope": "module", "contains": "gpu"} if kind == DeviceKind.MODULE else {})
         simulated = bool(getattr(self._nvml, p.STAND_IN_ATTRIBUTE, False))
         self._series.append(p.Series(kind, gpu.uuid, name, field, unit, slow, labels, simulated))
         return len(self._series) - 1
@@ -205,7 +208,7 @@ class NvmlSensor:
                 (answer,) = self._field_values(gpu, [field])
             except p.SensorError as error:
                 answer = error
-            kind = "module" if field.scope == _SCOPE_MODULE else "gpu"
+            kind = DeviceKind.MODULE if field.scope == _SCOPE_MODULE else DeviceKind.GPU
             if not isinstance(answer, p.FieldUnsupportedError | p.SensorPermissionError):
                 # A field that only failed this time may answer the next time.
                 gpu.fields.append((self._enter(gpu, kind, field.name, field.field, field.unit), field))
@@ -213,12 +216,18 @@ class NvmlSensor:
                 info.refusals.append(_refusal(gpu.uuid, field.name, answer))
         if not any(field.id == _ENERGY for _, field in gpu.fields):
             self._try(
-                info, gpu, "total_energy_consumption", p.ENERGY_COUNTER, "J", "nvmlDeviceGetTotalEnergyConsumption", 1e3
+                info,
+                gpu,
+                "total_energy_consumption",
+                PowerField.ENERGY_COUNTER,
+                "J",
+                "nvmlDeviceGetTotalEnergyConsumption",
+                1e3,
             )
 
     def _add_calls(self, info: p.SensorInfo, gpu: _Gpu) -> None:
         nvml = self._nvml
-        self._try(info, gpu, "power_usage", p.POWER, "W", "nvmlDeviceGetPowerUsage", 1e3)
+        self._try(info, gpu, "power_usage", PowerField.POWER, "W", "nvmlDeviceGetPowerUsage", 1e3)
         self._try(
             info, gpu, "clock_sm", "clock_sm", "MHz", "nvmlDeviceGetClockInfo", 1, getattr(nvml, "NVML_CLOCK_SM", 1)
         )
@@ -242,7 +251,9 @@ class NvmlSensor:
             1,
             getattr(nvml, "NVML_TEMPERATURE_GPU", 0),
         )
-        self._try(info, gpu, "enforced_power_limit", p.POWER_LIMIT, "W", "nvmlDeviceGetEnforcedPowerLimit", 1e3)
+        self._try(
+            info, gpu, "enforced_power_limit", PowerField.POWER_LIMIT, "W", "nvmlDeviceGetEnforcedPowerLimit", 1e3
+        )
         self._try(info, gpu, "utilization_gpu", "utilization", "%", "nvmlDeviceGetUtilizationRates", 1, part="gpu")
 
     def _try(
@@ -271,7 +282,7 @@ class NvmlSensor:
         except p.SensorError:
             pass
         slow = field not in p.ENERGETIC
-        gpu.calls.append((self._enter(gpu, "gpu", name, field, unit, slow=slow), read, slow))
+        gpu.calls.append((self._enter(gpu, DeviceKind.GPU, name, field, unit, slow=slow), read, slow))
 
     def _field_values(self, gpu: _Gpu, fields: Sequence[_Field]) -> list[float | p.SensorError]:
         """Return the value of each field in W or J, or its error."""
@@ -282,7 +293,7 @@ class NvmlSensor:
         if value.nvmlReturn != 0:
             return self._error(value.nvmlReturn)
         if not 0 <= value.valueType < len(_MEMBERS):
-            return p.FieldError(f"NVML gives a value of the unknown type {value.valueType}", p.VALUE_NOT_NUMERIC)
+            return p.FieldError(f"NVML gives a value of the unknown type {value.valueType}", Flag.VALUE_NOT_NUMERIC)
         return float(getattr(value.value, _MEMBERS[value.valueType])) / 1e3
 
     def poll(self, *, slow: bool) -> list[p.Reading]:
@@ -328,9 +339,9 @@ class NvmlSensor:
 
 def _reading(number: int, at: int, answer: float | p.SensorError, unit: str) -> p.Reading:
     if isinstance(answer, p.SensorError):
-        return number, at, None, answer.flag if isinstance(answer, p.FieldError) else p.NOT_AVAILABLE
+        return number, at, None, answer.flag if isinstance(answer, p.FieldError) else Flag.NOT_AVAILABLE
     if answer < 0 and unit in ("W", "J"):
-        return number, at, None, p.NEGATIVE_POWER if unit == "W" else p.NEGATIVE_ENERGY
+        return number, at, None, Flag.NEGATIVE_POWER if unit == "W" else Flag.NEGATIVE_ENERGY
     return number, at, answer, None
 
 

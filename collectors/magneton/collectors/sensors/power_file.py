@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.collectors.sensors.protocol import REASONS, SIMULATED, Series
+from magneton.collectors.sensors.protocol import REASONS, Series
 from magneton.collectors.sensors.spool import RECORD
+from magneton.schemas.kinds import Clock, Flag
 from magneton.schemas.parquet import TableWriter
 from magneton.schemas.run_tables import POWER
 
-CLOCK = "monotonic"
 _DTYPE = np.dtype([("series", "<i4"), ("ts_ns", "<i8"), ("value", "<f8"), ("reason", "<i4")])
 _ROWS = 1 << 16
 
@@ -28,7 +28,7 @@ def read(path: Path) -> np.ndarray[Any, Any]:
 
 
 def _flags(reason: pa.Array, stand_in: pa.Array) -> pa.Array:
-    """Return both codes where there are both, else the one there is, else NULL."""
+    """Return both codes where there are both, else the one there is, else None."""
     both = pc.binary_join_element_wise(reason, stand_in, " ")
     return pc.coalesce(both, reason, stand_in)
 
@@ -52,7 +52,7 @@ def write_power(
         series: source and description of each series, by its number.
         capture: name of the capture.
         rank: rank of the process.
-        repeat: number of the repetition, or NULL.
+        repeat: number of the repetition, or None.
     """
     schema = POWER.arrow_schema()
     texts: Mapping[str, pa.Array] = {
@@ -67,7 +67,7 @@ def write_power(
         ),
     }
     reasons = pa.array(REASONS, pa.string())
-    stand_in = pa.array([SIMULATED if s.simulated else None for _, s in series], pa.string())
+    stand_in = pa.array([Flag.SIMULATED if s.simulated else None for _, s in series], pa.string())
     with TableWriter(path, POWER) as writer:
         for start in range(0, len(spooled), _ROWS):
             part = spooled[start : start + _ROWS]
@@ -78,7 +78,7 @@ def write_power(
             columns["flags"] = _flags(reasons.take(pa.array(why, mask=why < 0)), stand_in.take(numbers))
             columns["value"] = pa.array(part["value"].astype(np.float64), mask=np.isnan(part["value"]))
             columns["ts_ns"] = pa.array(part["ts_ns"].astype(np.int64))
-            columns["clock"] = pa.repeat(pa.scalar(CLOCK), n)
+            columns["clock"] = pa.repeat(pa.scalar(Clock.MONOTONIC), n)
             columns["capture"] = pa.repeat(pa.scalar(capture), n)
             columns["rank"] = pa.repeat(pa.scalar(rank, pa.int64()), n)
             for name, value in (("run_id", None), ("dur_ns", None), ("repeat", repeat)):

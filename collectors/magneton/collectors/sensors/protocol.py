@@ -1,8 +1,7 @@
-"""What every sensor is to the rest: one protocol, one kind of reading, one hierarchy of errors.
+"""The interface of all sensors: one protocol, one kind of reading, one hierarchy of errors.
 
-A sensor is polled. It names its series once (``open``), and from then on gives a number or a reason for each of them.
-A field that a device does not have is an error of that field (``Refusal``), never of the sensor; a device that is gone ends
-its own series and no other.
+A sensor is polled. ``open`` lists its series. After that, each poll gives a number or a reason for each series. If a device lacks a
+field, that is an error of this field only (``Refusal``), not of the sensor. If a device is lost, its own series end; the others go on.
 """
 
 from __future__ import annotations
@@ -14,26 +13,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from magneton.schemas.errors import MagnetonError
+from magneton.schemas.kinds import Flag, PowerField
 
-# Names of readings as in the column ``field`` of the table ``power``.
-ENERGY_COUNTER = "energy_counter"
-POWER_INSTANT = "power_instant"
-POWER = "power"
-POWER_AVERAGE = "power_average"
-POWER_LIMIT = "power_limit"
-# Of these, energy can be had.
-ENERGETIC = (ENERGY_COUNTER, POWER_INSTANT, POWER, POWER_AVERAGE)
+# Readings from which energy can be had. Which one is preferred is decided by the analysis, never here.
+ENERGETIC = (PowerField.ENERGY_COUNTER, PowerField.POWER_INSTANT, PowerField.POWER, PowerField.POWER_AVERAGE)
 
-# Why a poll gave no number: codes of the column ``flags`` of the table ``power``.
-NOT_AVAILABLE = "not_available"
-NEGATIVE_ENERGY = "negative_energy"
-NEGATIVE_POWER = "negative_power"
-VALUE_NOT_NUMERIC = "value_not_numeric"
-VALUE_NOT_FINITE = "value_not_finite"
-# Flag of every reading of a stand-in; a library that is one says so in its attribute of this name.
-SIMULATED = "simulated"
+# A library that stands in for a sensor says so in its attribute of this name; its readings carry ``Flag.SIMULATED``.
 STAND_IN_ATTRIBUTE = "SIMULATED"
-REASONS = (NOT_AVAILABLE, NEGATIVE_ENERGY, NEGATIVE_POWER, VALUE_NOT_NUMERIC, VALUE_NOT_FINITE)
+# Why a poll gave no number: codes of the column ``flags`` of the table ``power``.
+REASONS = (Flag.NOT_AVAILABLE, Flag.NEGATIVE_ENERGY, Flag.NEGATIVE_POWER, Flag.VALUE_NOT_NUMERIC, Flag.VALUE_NOT_FINITE)
 
 
 class SensorError(MagnetonError):
@@ -65,7 +53,7 @@ class FieldError(SensorError):
         remedy: what the user can do.
     """
 
-    def __init__(self, reason: str, flag: str = NOT_AVAILABLE, *, remedy: str | None = None) -> None:
+    def __init__(self, reason: str, flag: str = Flag.NOT_AVAILABLE, *, remedy: str | None = None) -> None:
         super().__init__(reason, remedy=remedy)
         self.flag = flag
 
@@ -79,15 +67,15 @@ class Series:
     """One reading of one device, polled again and again.
 
     Attributes:
-        device_kind: ``gpu``, ``module`` (a GPU with what shares its board), ``cpu``, ``dram``, ``psys``. Only kinds whose
-            energies may be added lie side by side: ``module`` and ``psys`` contain others.
+        device_kind: ``gpu``, ``module`` (a board with GPU and CPU), ``cpu``, ``dram``, ``psys``. ``module`` and ``psys``
+            contain other devices and must not be added to them.
         device_id: UUID of a GPU, name of a RAPL zone.
         name: name of the reading as its vendor has it.
         field: what it reads, as in the table ``power``.
         unit: ``W``, ``J``, ``MHz``, ``degC``, ``%`` or ``1``.
-        slow: read ten times less often (clocks, temperatures: they do not give energy).
-        labels: what else is known, e.g. ``range_j`` (where a counter starts again at 0), ``scope``.
-        simulated: a stand-in gives it.
+        slow: read ten times less often. Clocks and temperatures are slow, since they give no energy.
+        labels: other facts, e.g. ``range_j`` (the value at which a counter starts again at 0), ``scope``.
+        simulated: the reading comes from a stand-in and not from a device.
     """
 
     device_kind: str
@@ -105,8 +93,8 @@ class Refusal:
     """Something that cannot be read, and why.
 
     Attributes:
-        device_id: of which device; NULL where the whole sensor is meant.
-        name: which reading; NULL where the whole device or sensor is meant.
+        device_id: of which device; None where the whole sensor is meant.
+        name: which reading; None where the whole device or sensor is meant.
         reason: why, in one clause.
         remedy: what the user can do, if anything.
         kind: ``unsupported``, ``permission``, ``unavailable``, ``left_out`` (it would be counted twice) or ``error``.
@@ -128,7 +116,7 @@ class SensorInfo:
         series: what can be read here.
         refusals: what cannot.
         devices: facts of each device: ``device_kind, device_id, index, name`` and what else the vendor says.
-        facts: facts of the whole: driver, library, visible devices.
+        facts: facts about the sensor as a whole: driver, library, visible devices.
         warnings: codes of ``magneton.schemas.codes.WARNING_CODES``.
     """
 
@@ -145,7 +133,7 @@ class SensorInfo:
         return any(s.field in ENERGETIC for s in self.series)
 
 
-# One poll of one series: its number among the sensor's series, when (CLOCK_MONOTONIC, ns), the value or NULL, and why.
+# One poll of one series: its number among the sensor's series, when (CLOCK_MONOTONIC, ns), the value or None, and why.
 Reading = tuple[int, int, float | None, str | None]
 
 
@@ -166,11 +154,11 @@ class Sensor(Protocol):
         """Read every series once, those that are slow only where ``slow`` is set.
 
         Raises:
-            SensorLostError: no series is left. (A device of several that is lost gives NULL once and then nothing.)
+            SensorLostError: no series is left. (A device of several that is lost gives None once and then nothing.)
         """
 
     def close(self) -> None:
-        """Let go of the sensor; it may be opened again."""
+        """Close the sensor. It may be opened again."""
 
 
 class Meter(Protocol):
@@ -182,4 +170,4 @@ class Meter(Protocol):
         """Begin to collect into ``directory``."""
 
     def stop(self) -> tuple[Path | None, list[str]]:
-        """End, and return the file (NULL if there is none) and what went wrong."""
+        """End, and return the file (None if there is none) and what went wrong."""

@@ -1,10 +1,10 @@
 """Processors and their memory through RAPL, as the powercap part of sysfs shows it.
 
-A zone counts microjoules in ``energy_uj`` and starts again at its own ``max_energy_range_uj`` (not at 2^32; some count
-262 kJ, some 65 kJ: minutes at full power). What lies in what:
+A zone counts microjoules in ``energy_uj`` and starts again at 0 at its own ``max_energy_range_uj``. This is not 2^32:
+some zones count 262 kJ, some 65 kJ, which is minutes at full power. Zones contain one another:
 
-* ``package-N`` is the processor, with its cores and its uncore: those are left out, they would count twice. ``dram`` below
-  it is not part of it and is read.
+* ``package-N`` is the processor. It includes its cores and its uncore, which are left out so that they do not count twice.
+  ``dram`` is listed below the package but is not part of it. It is read.
 * ``psys`` is the whole platform and contains the packages: a device kind of its own.
 * ``intel-rapl-mmio`` shows the same packages once more: left out.
 
@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from magneton.collectors.sensors import protocol as p
+from magneton.schemas.kinds import DeviceKind, Flag, PowerField
 
 POWERCAP = Path("/sys/class/powercap")
 # Another place where powercap lies: for containers that mount the host's, and for tests.
@@ -41,12 +42,12 @@ class _Zone:
 
     @property
     def id(self) -> str:
-        """Name that tells it from its twin in another package."""
+        """Name with the package, so that zones of two packages have different names."""
         return self.name if self.parent is None else f"{self.parent}/{self.name}"
 
     @property
     def kind(self) -> str | None:
-        """Device kind; NULL for parts of a package."""
+        """Device kind; None for parts of a package."""
         return _KINDS.get(self.name.split("-")[0])
 
 
@@ -123,9 +124,9 @@ class RaplSensor:
         if wrap is not None and wrap.isdecimal() and int(wrap) > 0:
             labels["range_j"] = repr(int(wrap) / 1e6)
         if zone.kind == "psys":
-            labels["contains"] = "cpu"
+            labels["contains"] = DeviceKind.CPU
         self._files.append((len(info.series), descriptor))
-        info.series.append(p.Series(zone.kind, zone.id, "energy_uj", p.ENERGY_COUNTER, "J", labels=labels))
+        info.series.append(p.Series(zone.kind, zone.id, "energy_uj", PowerField.ENERGY_COUNTER, "J", labels=labels))
         info.devices.append({"device_kind": zone.kind, "device_id": zone.id, "range_j": labels.get("range_j")})
         return None
 
@@ -138,11 +139,11 @@ class RaplSensor:
             try:
                 value = int(os.pread(descriptor, 64, 0)) / 1e6
             except OSError:
-                why = p.NOT_AVAILABLE
+                why = Flag.NOT_AVAILABLE
             except ValueError:
-                why = p.VALUE_NOT_NUMERIC
+                why = Flag.VALUE_NOT_NUMERIC
             if value is not None and value < 0:
-                value, why = None, p.NEGATIVE_ENERGY
+                value, why = None, Flag.NEGATIVE_ENERGY
             readings.append((number, (before + time.monotonic_ns()) // 2, value, why))
         return readings
 

@@ -21,26 +21,28 @@ from magneton.collectors.sensors.discover import open_sensors, split
 from magneton.collectors.sensors.protocol import ENERGETIC, Meter, Series
 from magneton.collectors.sensors.worker import Poller, describe
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import CaptureKind, Clock, OwnFormat, SensorKind
 from magneton.schemas.manifest import Capture, ClockAnchor
 
-ENERGY = "energy"
 POWER_FILE = "power.parquet"
-SOURCE_FORMAT = "magneton_power"
-# Faster than any sensor we know updates its power (20 to 100 ms), so that the instants of its updates can be found.
+# Known sensors update their power every 20 to 100 ms. Faster polls show at which instants they update.
 DEFAULT_PERIOD_S = 0.01
 _START_S = 60.0
 _STOP_S = 10.0
-# Two anchors tell the rate of a clock only if they lie far enough apart for the error of each to vanish.
+# Two anchors give the rate of a clock only if they are far enough apart, compared with the error of each.
 _RATE_APART_NS = 100_000_000
 
 
 def anchors_now() -> list[ClockAnchor]:
     """Return this instant on the wall clock, and on the monotonic and the boot clock.
 
-    Of several readings the tightest is taken: another process may run in the middle of one.
+    Each pair of clocks is read several times and the closest pair is taken, since another process may run in between.
     """
     found = []
-    for clock, number in (("monotonic", time.CLOCK_MONOTONIC), ("boottime", getattr(time, "CLOCK_BOOTTIME", None))):
+    for clock, number in (
+        (Clock.MONOTONIC, time.CLOCK_MONOTONIC),
+        (Clock.BOOTTIME, getattr(time, "CLOCK_BOOTTIME", None)),
+    ):
         if number is None:
             continue
         best: tuple[int, int, int] | None = None
@@ -77,7 +79,7 @@ class Sampled:
 
     @property
     def measured(self) -> bool:
-        """Whether anything was read that gives energy; without it energy is NULL, not 0."""
+        """Whether anything was read that gives energy; without it the energy is None, not 0."""
         return any(s["energetic"] for s in self.sensors)
 
 
@@ -115,7 +117,7 @@ class _Process:
             return
 
     def _line(self, seconds: float) -> dict[str, Any] | None:
-        """Return its next answer; NULL when it ends, or does not answer in time and is ended."""
+        """Return its next answer. None if the process ends, or does not answer in time and is stopped."""
         timer = threading.Timer(seconds, self._process.kill)
         timer.start()
         try:
@@ -130,8 +132,8 @@ class _Process:
         return self._line(_START_S)
 
     def stop(self) -> tuple[dict[str, Any] | None, str]:
-        """Let it poll once more and end; return what it cost (NULL if it had ended before) and what it said on stderr."""
-        # Said in words: a process that the program forked keeps the pipe open after we have closed it.
+        """Let it poll once more and end; return what it cost (None if it had ended before) and what it said on stderr."""
+        # A message, because closing the pipe is not enough: a forked process of the program may hold it open.
         self._send({"stop": True})
         with contextlib.suppress(BrokenPipeError):
             self._pipe(self._process.stdin).close()
@@ -144,7 +146,7 @@ class _Process:
 
 
 class _Thread:
-    """Polls in a thread of this process, where no other process can be had."""
+    """Polls in a thread of this process, for environments in which no other process can be started."""
 
     isolation = "thread"
 
@@ -169,7 +171,7 @@ class _Thread:
         self._thread.join()
         self._stream.close()
         self._opened.close()
-        # The processor time is that of the whole program, so it says nothing of the sampler.
+        # The processor time includes the whole program, so it is not the cost of the sampler.
         return self._poller.summary() | {"cpu_s": None}, ""
 
 
@@ -183,7 +185,7 @@ class Sampler:
         *,
         period_s: float = DEFAULT_PERIOD_S,
         isolation: str = "process",
-        capture: str = ENERGY,
+        capture: str = CaptureKind.ENERGY,
         rank: int = 0,
         repeat: int | None = None,
     ) -> None:
@@ -224,7 +226,7 @@ class Sampler:
         try:
             self._source = make(self._names, self._period_s, self._spool)
         except OSError as error:
-            # The program is what matters: it runs, and its energy is unknown.
+            # The program runs even without a sensor. Its energy is unknown then.
             self.result.notes.append(f"Sensors: the process that reads them could not be started: {error.strerror}.")
             self.result.incomplete = True
             return
@@ -265,7 +267,9 @@ class Sampler:
                 result.notes += notes
                 result.incomplete = result.incomplete or bool(notes)
                 energetic = path is not None
-                result.sensors.append({"kind": "meter", "source": meter.source, "energetic": energetic, "notes": notes})
+                result.sensors.append(
+                    {"kind": SensorKind.METER, "source": meter.source, "energetic": energetic, "notes": notes}
+                )
                 result.files += [] if path is None else [path]
         finally:
             self._scratch.cleanup()
@@ -286,7 +290,7 @@ class Sampler:
             errors.append(f"the process that read the sensors ended early{': ' + said if said else ''}")
         result.notes += [f"Sensors: {text}." for text in errors]
         result.incomplete = result.incomplete or bool(errors)
-        # Only now: while the program runs, nothing is loaded that is not needed to poll.
+        # Imported only now, so that nothing but polling is loaded while the program runs.
         from magneton.collectors.sensors import power_file
 
         series = [(i["source"], Series(**s)) for i in found["sensors"] for s in i["series"]]
@@ -309,7 +313,7 @@ class Sampler:
                 | entry
                 | {"cost": cost}
             )
-        # Asked for by name and not there is worth an entry; looked for and not there says what to do.
+        # A sensor that cannot be read gets an entry too. Its refusal tells the user the remedy.
         for name, refusal in found["refusals"].items():
             result.sensors.append({"kind": "sensor", "source": name, "energetic": False, "refused": refusal})
 
@@ -321,10 +325,10 @@ class Sampler:
             captures.append(
                 Capture(
                     name=self._capture if number == 0 else f"{self._capture}-{number + 1}",
-                    kind=ENERGY,
+                    kind=CaptureKind.ENERGY,
                     rank=self._rank,
                     repeat=self._repeat,
-                    source_format=SOURCE_FORMAT if file.name == POWER_FILE else "csv",
+                    source_format=OwnFormat.POWER if file.name == POWER_FILE else "csv",
                     file=str(file),
                     incomplete=result.incomplete,
                     anchors=list(result.anchors),
@@ -339,7 +343,7 @@ def sample(
     *,
     period_s: float = DEFAULT_PERIOD_S,
     isolation: str = "process",
-    capture: str = ENERGY,
+    capture: str = CaptureKind.ENERGY,
     rank: int = 0,
     repeat: int | None = None,
 ) -> Sampler:
@@ -356,7 +360,7 @@ def sample(
 
     Args:
         path: directory for ``power.parquet`` (rows of the table ``power``, stamped by CLOCK_MONOTONIC) and meters' files.
-        sensors: ``nvml``, ``amd-smi``, ``rapl``, ``command:WORDS...`` or ``file:PATH``; NULL takes every polled sensor there is.
+        sensors: ``nvml``, ``amd-smi``, ``rapl``, ``command:WORDS...`` or ``file:PATH``; None takes every polled sensor there is.
         period_s: time between polls.
         isolation: ``process`` polls in a process of its own; ``thread`` in a thread, which takes the interpreter lock.
         capture: name of the capture.

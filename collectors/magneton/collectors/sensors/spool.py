@@ -1,7 +1,7 @@
 """Readings on their way from the process that polls to the file of the recording: fixed-size records, appended.
 
-A record that was cut off by the end of its writer is left out; everything before it stays. Only the standard library here:
-the process that polls is to be small.
+If the writer ends in the middle of a record, this record is left out and everything before it is kept. The module uses only the
+standard library, so that the process that polls stays small.
 """
 
 from __future__ import annotations

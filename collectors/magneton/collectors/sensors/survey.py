@@ -1,4 +1,4 @@
-"""What can be read on this machine, how often it changes, and what reading it costs."""
+"""Survey of the sensors of this machine: what can be read, how often values change, and the cost of reading."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Watch:
         self.why, self._last_ns = why, at_ns
 
     def period_ms(self) -> float | None:
-        """Median time between changes, ms; NULL with fewer than three changes."""
+        """Median time between changes, ms; None with fewer than three changes."""
         if len(self.changes_ns) < 3:
             return None
         steps = [b - a for a, b in zip(self.changes_ns, self.changes_ns[1:], strict=False)]

@@ -1,4 +1,4 @@
-"""Which GPUs a program may use, from the lists that its environment holds."""
+"""Which GPUs a program may use, from variables such as ``CUDA_VISIBLE_DEVICES``."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def select_visible(
 ) -> Visible:
     """Return the GPUs that a list such as ``CUDA_VISIBLE_DEVICES`` names.
 
-    The list ends at the first entry that names no device. Where its numbers may count in another order than ours does,
-    all GPUs are taken: one too many is read rather than one too few.
+    The list ends at the first entry that names no device. The numbers in the list may count in another order than the
+    management library does. Then all GPUs are taken, since reading one too many is better than one too few.
 
     Args:
         ids: UUIDs of all GPUs, in the order of the management library (PCI).
-        entries: the list; NULL where it is not set, and then all are visible.
+        entries: the list; None where it is not set, and then all are visible.
         sure_of_order: the program counts as the management library does.
         parent_of: returns the UUID of the GPU that a MIG device is a part of.
     """

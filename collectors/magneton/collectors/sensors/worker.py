@@ -1,4 +1,4 @@
-"""The process that polls sensors. It is a process of its own so that the program's interpreter lock is never taken.
+"""The process that polls sensors. As a separate process it never holds the interpreter lock of the program.
 
 Run as ``python -m magneton.collectors.sensors.worker SPOOL`` with a JSON object on stdin (``names``, ``period_s``). It answers
 one JSON line once the first poll is done, polls until a line comes or stdin closes, or the program is gone, polls once more,
@@ -26,9 +26,9 @@ SLOW_EVERY_NS = 100_000_000
 
 
 class Poller:
-    """Polls open sensors on a fixed lattice of instants and writes what they say.
+    """Polls open sensors at equally spaced instants and writes the readings.
 
-    A poll that comes late is not made up for: the gap stays visible in the time stamps.
+    A late poll is not repeated. The gap is visible in the time stamps.
 
     Args:
         opened: the sensors.

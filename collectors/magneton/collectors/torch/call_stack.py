@@ -1,7 +1,7 @@
 """Where in a program an operator is called: the ``nn.Module`` calls around it and the program's own source lines.
 
-Modules are followed by standing in for ``nn.Module.__call__`` while recording: hooks on modules would switch off fused paths
-of PyTorch's own layers. They are named as torch.profiler names them, by class and number in the order of first calls.
+While recording, ``nn.Module.__call__`` is replaced by a function that follows module calls. Hooks on modules are not used, because
+they would switch off the fused paths of PyTorch's own layers. They are named as torch.profiler names them, by class and number in the order of first calls.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ModuleCall:
         name: class and number, ``Linear_3``.
         class_name: the class.
         path: names from the root, joined by ``/``.
-        attribute_path: how the root module names it, ``transformer.h.3``; NULL where it does not.
+        attribute_path: its name in the root module, ``transformer.h.3``; None if it has none.
         n_calls: how often it was called.
     """
 
@@ -103,7 +103,7 @@ class ModuleStack:
         self._original = torch.nn.Module.__call__
         original, enter, leave = self._original, self._enter, self._leave
 
-        # A profiler takes the frame of `nn.Module.__call__` for the call of a module, which it finds as its `self`.
+        # A profiler recognises a module call by the frame of `nn.Module.__call__` and the variable `self` in it.
         def call(self: Any, *args: Any, **kwargs: Any) -> Any:
             entered = enter(self)
             result = None
@@ -159,7 +159,7 @@ class ModuleStack:
 
 
 class Frames:
-    """Finds the program's frames around the place it is asked at: neither PyTorch's nor ours."""
+    """Finds the frames of the program around the current call, without frames of PyTorch and of this package."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []

@@ -1,10 +1,13 @@
 """The dataflow of a recorded program: storages with versions, the values in them, and which operator defines what.
 
-A *value* is the elements that a tensor shows of one storage at one version. Views of the same elements are the same value; a
-view that selects part of one, or repeats it, defines a value of its own. A write gives the written elements a new value and
-the storage a new version; every other view of it has its new value once it is read again: through the pseudo operator
-``_assemble``, which reads the values that the elements come from. Addresses are used again within one pass, so a storage is
-known by its address only as long as a weak reference to it is held, which is as long as the recording.
+A *value* is the set of elements that a tensor shows of one storage at one version. Views of the same elements are the same value. A
+view that selects part of a value, or repeats it, defines a value of its own.
+
+A write gives the written elements a new value, and the storage a new version. Another view of this storage gets its new value when it
+is read again. The pseudo operator ``_assemble`` defines this value and reads the values that its elements come from.
+
+PyTorch uses addresses again within one pass. So a storage is recognised by its address only while it is referenced, and the recorder
+holds a weak reference to each storage until the recording ends.
 """
 
 from __future__ import annotations
@@ -85,7 +88,7 @@ class _Write:
 
 @dataclass(slots=True)
 class Storage:
-    """Memory of one lifetime. ``alive`` keeps its address from being used for another."""
+    """Memory of one lifetime. ``alive`` keeps its address from being used by another storage."""
 
     number: int
     alive: object
@@ -155,7 +158,7 @@ class Dataflow:
         return storage
 
     def announce(self, tensor: Any, role: str) -> None:
-        """Say what a tensor is before the program runs; the first word on a storage stands."""
+        """Set the role of a tensor before the program runs. The first role of a storage is kept."""
         storage = self.storage(tensor)
         if storage.role is None:
             storage.role = role
@@ -170,7 +173,7 @@ class Dataflow:
         return value
 
     def show(self, tensor: Any) -> tuple[list[Value], Value]:
-        """Return the value a tensor shows now, and the values it is put together from where it had to be defined."""
+        """Return the value a tensor shows now. If it had to be defined, also return the values it is assembled from."""
         storage = self.storage(tensor)
         key, geometry = self._place(tensor)
         value = storage.values.get(key)
@@ -189,7 +192,7 @@ class Dataflow:
         return None if value is None or storage.is_late(value) else value
 
     def stale(self, tensor: Any) -> bool:
-        """Tell whether to read a tensor would mean to assemble its value first."""
+        """Tell whether the value of a tensor must be assembled before the tensor is read."""
         return bool(self.storage(tensor).values) and self.peek(tensor) is None
 
     @staticmethod
@@ -248,7 +251,7 @@ class Dataflow:
     # -- defining
 
     def written(self, tensors: Sequence[Any], constant: bool, precision: str | None, why: str | None) -> list[Value]:
-        """Say that an operator has written to tensors; return their new values.
+        """Record that an operator has written to tensors. Return their new values.
 
         Args:
             tensors: what was written to, after the operator has run.
@@ -335,7 +338,7 @@ class Dataflow:
         return key, key[0]
 
     def _look(self, value: Value, tensor: Any) -> None:
-        """Add a tensor's arrangement to its value. What cannot be read must not stop the program that is recorded."""
+        """Add a tensor's arrangement to its value. An error while reading it must not stop the program."""
         if not self._values:
             return
         try:

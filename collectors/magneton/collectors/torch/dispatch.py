@@ -75,7 +75,7 @@ class Call:
 
 
 class ValueRecorder:
-    """Records the dataflow of what runs while it is entered. Never time it: every tensor is looked at.
+    """Records the dataflow of the operators that run while it is entered. Every tensor is read, so never take times meanwhile.
 
     The program's results are not changed: its operators run as they are, and nothing draws random numbers.
 
@@ -116,7 +116,7 @@ class ValueRecorder:
     # -- what the program and its author say
 
     def announce(self, tensors: Sequence[Any], role: str) -> None:
-        """Say what tensors are (``input`` or ``parameter``) before the program runs."""
+        """Set the role of tensors (``input`` or ``parameter``) before the program runs."""
         for tensor in tensors:
             self.dataflow.announce(tensor, role)
 
@@ -130,7 +130,7 @@ class ValueRecorder:
         self.marks.append((name, self.tensor_id(tensor)))
 
     def finish(self, result: Any) -> None:
-        """Say what the program returned: its values are outputs."""
+        """Give the values that the program returned the role ``output``."""
         with torch.utils._python_dispatch._disable_current_modes():
             for tensor in torch.utils._pytree.tree_leaves(result):
                 if isinstance(tensor, torch.Tensor):
@@ -366,7 +366,7 @@ def _product_precision(precision: str | None, values: Sequence[Any]) -> str | No
 
 
 class _Mode(TorchDispatchMode):  # type: ignore[misc]
-    """Hands every operator to the recorder."""
+    """A dispatch mode that passes every operator to the recorder."""
 
     supports_higher_order_operators = True
 

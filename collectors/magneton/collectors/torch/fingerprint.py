@@ -19,7 +19,7 @@ from magneton.schemas.sketch import BUCKETS, arrangement_key, assignments, flat_
 
 torch: Any = import_torch()
 
-# A handful of elements is equal by accident: no sketches.
+# Tensors with few elements are often equal by accident, so they get no sketches.
 MIN_SKETCHED = 16
 # The first axis longer than 1 may be this long to be sliced, one other axis this long.
 MAX_SLICES = 16
@@ -40,7 +40,7 @@ class Fingerprint:
         sketches: key and buckets, ``float32[BUCKETS]``, centred.
         slices: shape, buckets ``float32[n, BUCKETS]`` and norms of the slices along a short axis,
             which is first in the shape; axes of length 1 are left out; not centred.
-        why: why there is nothing to know.
+        why: why there is no fingerprint.
     """
 
     statistics: Statistics | None = None

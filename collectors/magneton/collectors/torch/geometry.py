@@ -1,8 +1,8 @@
 """Which bytes of a storage a tensor covers, in a form that all views of the same elements share.
 
-Axes are taken in the order of memory, axes of length 1 are left out and axes that follow one another are merged: transposed
-and reshaped views of the same elements have the same geometry. Broadcast axes are kept apart, since an expanded tensor has
-more elements than it has memory.
+Axes are sorted by their order in memory. Axes of length 1 are left out, and axes that are contiguous to one another are merged. So
+transposed and reshaped views of the same elements have the same geometry. Broadcast axes are listed separately, since an expanded
+tensor has more elements than memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the schema of a torch operator says of a call: what is written, what is only moved, what is random."""
+"""Facts from the schema of a torch operator: which arguments are written, whether data is only moved, whether it is random."""
 
 from __future__ import annotations
 
@@ -182,7 +182,10 @@ def describe(function: Any) -> Operator:
 
 
 def _composite(name: str) -> bool:
-    """Whether an operator always runs as others: one with kernels of its own (``aten::silu_backward``) runs those."""
+    """Whether an operator always consists of other operators.
+
+    An operator with kernels of its own, such as ``aten::silu_backward``, does not.
+    """
     has_kernel = torch._C._dispatch_has_kernel_for_dispatch_key
     return has_kernel(name, "CompositeImplicitAutograd") and not any(has_kernel(name, key) for key in _BACKENDS)
 

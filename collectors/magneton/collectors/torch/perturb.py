@@ -1,4 +1,4 @@
-"""A second input of the same kind: what agrees only by accident for one input does not for another."""
+"""A second input of the same kind. Values that agree by accident for one input do not agree for the second."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ from magneton.collectors.torch.profile import import_torch
 
 torch: Any = import_torch()
 
-# Integers within a smaller range are masks, kinds or flags, and stay.
+# Integers with a smaller range are masks, kinds or flags, and are not changed.
 _FEW = 3
 
 
 def perturbed(inputs: Any, seed: int = 1) -> Any:
     """Return inputs of the same structure, shapes and kinds with other content.
 
-    Floating-point tensors are drawn anew with the mean and deviation they had. Of integers the greatest (an end mark, a
-    padding) stays where it is, and the others stay within their range; integers that only number their places, or
-    lie within two of each other, and booleans stay. A tensor that occurs twice occurs twice again. What is not a tensor stays.
+    Floating-point tensors are drawn anew with the mean and deviation they had. In integer tensors the greatest value (an end
+    mark, a padding) stays where it is, and the others change within their range. Some tensors are not changed: booleans,
+    integers that only count positions, and integers with a range of at most 2. A tensor that occurs twice occurs twice in the
+    result. Everything else stays as it is.
 
     Args:
         inputs: tensors in lists, tuples and dicts.
-        seed: of the draw. The state of the program's own random generators is not touched.
+        seed: seed of the random numbers. The state of the program's own random generators is not touched.
     """
     generator = torch.Generator().manual_seed(seed)
     known: dict[int, Any] = {}
@@ -62,7 +63,7 @@ def _drawn(tensor: Any, generator: Any) -> Any:
         return tensor.detach().clone()
     drawn = torch.randn(values.shape, generator=generator, dtype=torch.float32)
     drawn = drawn * finite.std(correction=0) + finite.mean()
-    # What lies within bounds by its kind (probabilities, pixels) stays within them.
+    # Values with natural bounds (probabilities, pixels) stay within the bounds that were seen.
     drawn = drawn.clamp(finite.amin(), finite.amax())
     return torch.where(values.isfinite(), drawn, values)
 
@@ -73,6 +74,6 @@ def _shuffled_range(tensor: Any) -> Any:
     flat = values.reshape(-1, values.shape[-1]) if values.dim() else values.reshape(1, 1)
     if high - low < _FEW or bool((flat.diff(dim=1) > 0).all()):
         return tensor.detach().clone()
-    # A rotation: as many different values as before, and none where it was.
+    # A rotation: the number of different values is kept, and every value changes.
     span = high - low
     return torch.where(values == high, values, low + (values - low + span // 3 + 1) % span)

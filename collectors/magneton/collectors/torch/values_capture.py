@@ -1,4 +1,4 @@
-"""The values capture of a PyTorch program: its dataflow with one fingerprint per tensor, in memory or as raw files."""
+"""The capture of values of a PyTorch program: its dataflow with one fingerprint per tensor, in memory or as raw files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from magneton.collectors.torch.dataflow import INPUT, PARAMETER
 from magneton.collectors.torch.dispatch import ValueRecorder, current, mark
 from magneton.collectors.torch.perturb import perturbed
 from magneton.collectors.torch.profile import import_torch
-from magneton.collectors.torch.values_tables import VALUES, tables_of
+from magneton.collectors.torch.values_tables import tables_of
+from magneton.schemas.kinds import CaptureKind
 
 torch: Any = import_torch()
 
@@ -23,7 +24,7 @@ _MEMORY = "memory"
 
 @dataclass
 class ValuesCapture:
-    """One values capture, as rows of the tables of a run.
+    """One capture of values, as rows of the tables of a run.
 
     Attributes:
         tables: ``ops``, ``tensors``, ``uses``, ``modules`` and ``frames``.
@@ -31,9 +32,9 @@ class ValuesCapture:
         outputs: what the program returned.
         marks: names given with ``mark`` while recording, with the id of the value each was given to.
         boundaries: for the path of each module as its root names it, the ids of what each of its calls returned.
-        second: the same on a second input.
-        notes: what its reader should know.
-        error: what the program raised; the tables then end there.
+        second: the capture on a second input.
+        notes: remarks for the reader.
+        error: the exception of the program, if there was one. The tables then end at this point.
     """
 
     tables: dict[str, pa.Table]
@@ -84,12 +85,12 @@ def capture_values(
 
     Args:
         run: called without arguments.
-        inputs: tensors (in lists, tuples, dicts) that count as input. None: unknown, then everything that is not a
-            parameter, and was there before, counts as input.
+        inputs: tensors (in lists, tuples, dicts) that count as input. None: every tensor that existed before the run and is
+            not a parameter counts as input.
         parameters: tensors that count as parameters (buffers too).
         input_id: which input it is.
         keys: run keys of the rows.
-        values: look at tensors; without it there are operators and edges only.
+        values: read the tensors. Without it there are operators and edges only.
 
     Returns:
         The capture. When ``run`` raises it holds what was recorded until then, and the exception as ``error``.
@@ -107,7 +108,7 @@ def capture_values(
         recorder.finish(result)
     except Exception as error:
         failure = error
-    row_keys = {"run_id": _MEMORY, "capture": VALUES, "rank": 0, "repeat": None, "input_id": input_id}
+    row_keys = {"run_id": _MEMORY, "capture": CaptureKind.VALUES, "rank": 0, "repeat": None, "input_id": input_id}
     return ValuesCapture(
         tables=tables_of(recorder, row_keys | dict(keys or {})),
         input_id=input_id,
@@ -120,12 +121,12 @@ def capture_values(
 
 
 def notes_of(recorder: ValueRecorder) -> list[str]:
-    """Return what the reader of a capture should know."""
+    """Return remarks for the reader of a capture."""
     compiled = sum(call.compiled for call in recorder.calls)
     if not compiled:
         return []
     return [
-        f"{compiled} operators of the values capture lie in regions under torch.compile; they were looked into "
+        f"{compiled} operators of the capture of values lie in regions under torch.compile; they were looked into "
         "eagerly, while the profile times the compiled code."
     ]
 
@@ -140,9 +141,9 @@ def record_values(
 ) -> ValuesCapture:
     """Record the dataflow of ``fn(*inputs)`` with the fingerprint of every value, in memory.
 
-    For a second input the parameters, their gradients and the state of the random generators are put back to what they
-    were before the first; after it they are what the first has left. State that the function keeps elsewhere (an
-    optimiser's, a cache) goes on from one to the other.
+    Before the second input runs, the parameters, their gradients and the random generators are restored to their state before
+    the first. After it, they have the state after the first. Other state is not restored, for example that of an optimiser or
+    a cache.
 
     Args:
         fn: what to run, a module or a function. Its results are those of a run that is not recorded.
@@ -211,7 +212,7 @@ class ProgramState:
         self._devices = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore all of it."""
         with torch.no_grad():
             for tensor, copy, gradient in self._kept:
                 if copy is not None and not torch.equal(tensor.detach(), copy):

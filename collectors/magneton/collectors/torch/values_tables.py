@@ -18,8 +18,6 @@ from magneton.schemas.columns import Table
 from magneton.schemas.parquet import conform, write_table
 from magneton.schemas.run_tables import RUN_TABLES
 
-VALUES = "values"
-TABLES = ("ops", "tensors", "uses", "modules", "frames")
 # What a fingerprint has of the columns of `tensors`, but for the lists.
 _STATISTICS = ("mean", "std", "l1", "l2_squared", "l4_fourth", "sum_cubes", "min", "max")
 

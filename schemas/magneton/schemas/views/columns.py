@@ -18,6 +18,15 @@ SPAN = (
     Column("ts_ns", INT, "start, relative to `captures.base_unix_ns`", "ns"),
     Column("dur_ns", INT, "length; NULL when unknown", "ns"),
 )
+# What ``time_ns`` is, wherever it is: one name for the time of the work itself, on a device and on a CPU.
+TIME_OF_WORK = "on a device: sum of durations of the kernels {}; on a CPU: `self_ns`"
+
+# Parts of WITH clauses. The time of the operators called directly inside each operator:
+INSIDE = """inside AS (
+        SELECT run, parent_id, sum(dur_ns)::BIGINT AS dur_ns FROM ops WHERE parent_id IS NOT NULL GROUP BY ALL
+    )"""
+# The ranks that have work on a device. Elsewhere operators are the work:
+WITH_DEVICE = """with_device AS (SELECT DISTINCT run, rank FROM kernels)"""
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
 """The SQL views every query may use beside the tables: the sums a performance engineer asks for first.
 
 Each view is a SELECT over the tables of ``run_tables`` as ``magneton sql`` presents them: with a first column ``run``
-that names the recording. Ids are unique within a recording, so joins go over ``run`` and the id. Sums never mix captures
-or ranks: what ran apart stays apart, and a capture of kind ``graph_capture`` does not inflate a profile.
+that names the recording. Ids are unique within a recording, so joins go over ``run`` and the id. No view adds across captures
+or ranks. So the kernels of a capture of kind ``graph_capture`` are not added to those of a profile.
 
-``kernel_ns`` counts kernels only; copies and memsets are ``transfer_ns``. Sums of durations count overlapping work twice;
-``busy_ns`` counts each instant once.
+``time_ns`` is the time of the work itself: of kernels where a rank has a device, of operators without the operators inside them
+(``self_ns``) where it has none. Copies and memsets are ``transfer_ns``. A name that begins with ``total_`` includes what lies
+inside. Sums of durations count overlapping work twice; ``busy_ns`` counts each instant once.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from magneton.schemas.columns import FLOAT, INT, STRING, Column, Table
-from magneton.schemas.views.columns import KEYS, SPAN, View
+from magneton.schemas.views.columns import INSIDE, KEYS, SPAN, TIME_OF_WORK, WITH_DEVICE, View
 
 OP_CALLS = View(
     Table(
@@ -25,10 +25,8 @@ OP_CALLS = View(
             Column("input_dims", STRING, "shapes of the inputs, JSON list"),
         ),
     ),
-    """
-    WITH inside AS (
-        SELECT run, parent_id, sum(dur_ns)::BIGINT AS dur_ns FROM ops WHERE parent_id IS NOT NULL GROUP BY ALL
-    )
+    f"""
+    WITH {INSIDE}
     SELECT o.run, o.capture, o.rank, o.op_id, o.name, o.ts_ns, o.dur_ns,
            greatest(o.dur_ns - coalesce(i.dur_ns, 0), 0) AS self_ns,
            o.depth, p.name AS parent_name, o.module_id, m.path AS module_path, m.class_name AS module_class,
@@ -92,16 +90,14 @@ OP_TIME = View(
             Column("host_ns", INT, "sum of its lengths on the host, nested calls of the same name counted again", "ns"),
             Column("self_ns", INT, "the same without operators called inside it", "ns"),
             Column("kernels", INT, "kernels it launched itself"),
-            Column("kernel_ns", INT, "sum of their durations", "ns"),
+            Column("time_ns", INT, TIME_OF_WORK.format("it launched itself"), "ns"),
             Column("transfer_ns", INT, "sum of durations of the copies and memsets it launched itself", "ns"),
-            Column("kernel_share", FLOAT, "part of all `kernel_ns` of the same capture and rank", "1"),
+            Column("time_share", FLOAT, "part of all `time_ns` of the same capture and rank", "1"),
             Column("self_share", FLOAT, "part of all `self_ns` of the same capture and rank", "1"),
         ),
     ),
-    """
-    WITH inside AS (
-        SELECT run, parent_id, sum(dur_ns)::BIGINT AS dur_ns FROM ops WHERE parent_id IS NOT NULL GROUP BY ALL
-    ), host AS (
+    f"""
+    WITH {INSIDE}, {WITH_DEVICE}, host AS (
         SELECT o.run, o.capture, o.rank, o.name, count(*) AS calls, sum(o.dur_ns)::BIGINT AS host_ns,
                sum(greatest(o.dur_ns - coalesce(i.dur_ns, 0), 0))::BIGINT AS self_ns
         FROM ops o LEFT JOIN inside i ON i.run = o.run AND i.parent_id = o.op_id
@@ -109,50 +105,71 @@ OP_TIME = View(
     ), device AS (
         SELECT k.run, k.capture, k.rank, o.name,
                count(*) FILTER (k.category = 'kernel') AS kernels,
-               sum(k.dur_ns) FILTER (k.category = 'kernel')::BIGINT AS kernel_ns,
+               sum(k.dur_ns) FILTER (k.category = 'kernel')::BIGINT AS time_ns,
                sum(k.dur_ns) FILTER (k.category <> 'kernel')::BIGINT AS transfer_ns
         FROM kernels k LEFT JOIN ops o ON o.run = k.run AND o.op_id = k.op_id
         GROUP BY ALL
+    ), both_sides AS (
+        SELECT coalesce(h.run, d.run) AS run, coalesce(h.capture, d.capture) AS capture, coalesce(h.rank, d.rank) AS rank,
+               coalesce(h.name, d.name) AS name, h.calls, h.host_ns, h.self_ns,
+               coalesce(d.kernels, 0) AS kernels, d.time_ns, d.transfer_ns
+        FROM host h
+        FULL JOIN device d ON h.run = d.run AND h.capture IS NOT DISTINCT FROM d.capture
+            AND h.rank IS NOT DISTINCT FROM d.rank AND h.name IS NOT DISTINCT FROM d.name
+    ), times AS (
+        SELECT b.* REPLACE (CASE WHEN w.run IS NULL THEN b.self_ns ELSE b.time_ns END AS time_ns)
+        FROM both_sides b LEFT JOIN with_device w ON w.run = b.run AND w.rank IS NOT DISTINCT FROM b.rank
     )
-    SELECT coalesce(h.run, d.run) AS run, coalesce(h.capture, d.capture) AS capture, coalesce(h.rank, d.rank) AS rank,
-           coalesce(h.name, d.name) AS name, h.calls, h.host_ns, h.self_ns,
-           coalesce(d.kernels, 0) AS kernels, d.kernel_ns, d.transfer_ns,
-           d.kernel_ns::DOUBLE / nullif(sum(d.kernel_ns) OVER w, 0)::DOUBLE AS kernel_share,
-           h.self_ns::DOUBLE / nullif(sum(h.self_ns) OVER w, 0)::DOUBLE AS self_share
-    FROM host h
-    FULL JOIN device d ON h.run = d.run AND h.capture IS NOT DISTINCT FROM d.capture
-        AND h.rank IS NOT DISTINCT FROM d.rank AND h.name IS NOT DISTINCT FROM d.name
-    WINDOW w AS (PARTITION BY coalesce(h.run, d.run), coalesce(h.capture, d.capture), coalesce(h.rank, d.rank))
+    SELECT *, time_ns::DOUBLE / nullif(sum(time_ns) OVER w, 0)::DOUBLE AS time_share,
+           self_ns::DOUBLE / nullif(sum(self_ns) OVER w, 0)::DOUBLE AS self_share
+    FROM times
+    WINDOW w AS (PARTITION BY run, capture, rank)
     """,
 )
 
 OP_TOTAL_TIME = View(
     Table(
         "op_total_time",
-        "Device time by operator name, with everything called inside: rows overlap and do not add up. A kernel counts once "
-        "per name however deep the operator calls itself.",
+        "Time of the work by operator name, with everything called inside (`total_`): rows overlap and do not add up. A kernel "
+        "counts once per name however deep the operator calls itself.",
         (
             *KEYS,
             Column("name", STRING, "operator"),
-            Column("kernels", INT, "kernels launched by it or inside it"),
-            Column("kernel_ns", INT, "sum of their durations", "ns"),
-            Column("transfer_ns", INT, "sum of durations of copies and memsets launched by it or inside it", "ns"),
+            Column("total_kernels", INT, "kernels launched by it or inside it"),
+            Column(
+                "total_time_ns",
+                INT,
+                "on a device: sum of durations of the kernels launched by it or inside it; on a CPU: `self_ns` of it and of all "
+                "operators inside it",
+                "ns",
+            ),
+            Column(
+                "total_transfer_ns", INT, "sum of durations of copies and memsets launched by it or inside it", "ns"
+            ),
         ),
     ),
-    """
-    WITH RECURSIVE around AS (
-        SELECT k.run, k.capture, k.rank, k.kernel_id, k.category, k.dur_ns, o.name, o.parent_id
-        FROM kernels k JOIN ops o ON o.run = k.run AND o.op_id = k.op_id
+    f"""
+    WITH RECURSIVE {INSIDE}, {WITH_DEVICE}, work AS (
+        SELECT run, capture, rank, kernel_id AS id, op_id, category, dur_ns FROM kernels WHERE op_id IS NOT NULL
         UNION ALL
-        SELECT a.run, a.capture, a.rank, a.kernel_id, a.category, a.dur_ns, o.name, o.parent_id
+        SELECT o.run, o.capture, o.rank, o.op_id, o.op_id, 'operator', greatest(o.dur_ns - coalesce(i.dur_ns, 0), 0)
+        FROM ops o
+        LEFT JOIN inside i ON i.run = o.run AND i.parent_id = o.op_id
+        LEFT JOIN with_device w ON w.run = o.run AND w.rank IS NOT DISTINCT FROM o.rank
+        WHERE w.run IS NULL
+    ), around AS (
+        SELECT k.run, k.capture, k.rank, k.id, k.category, k.dur_ns, o.name, o.parent_id
+        FROM work k JOIN ops o ON o.run = k.run AND o.op_id = k.op_id
+        UNION ALL
+        SELECT a.run, a.capture, a.rank, a.id, a.category, a.dur_ns, o.name, o.parent_id
         FROM around a JOIN ops o ON o.run = a.run AND o.op_id = a.parent_id
     ), once AS (
-        SELECT DISTINCT run, capture, rank, kernel_id, category, dur_ns, name FROM around
+        SELECT DISTINCT run, capture, rank, id, category, dur_ns, name FROM around
     )
     SELECT run, capture, rank, name,
-           count(*) FILTER (category = 'kernel') AS kernels,
-           sum(dur_ns) FILTER (category = 'kernel')::BIGINT AS kernel_ns,
-           sum(dur_ns) FILTER (category <> 'kernel')::BIGINT AS transfer_ns
+           count(*) FILTER (category = 'kernel') AS total_kernels,
+           sum(dur_ns) FILTER (category IN ('kernel', 'operator'))::BIGINT AS total_time_ns,
+           sum(dur_ns) FILTER (category NOT IN ('kernel', 'operator'))::BIGINT AS total_transfer_ns
     FROM once GROUP BY ALL
     """,
 )
@@ -167,19 +184,19 @@ KERNEL_TIME = View(
             Column("kernel_class", STRING, "what kind of work its name shows"),
             Column("name", STRING, "kernel, or kind of copy"),
             Column("calls", INT, "how often it ran"),
-            Column("total_ns", INT, "sum of its durations", "ns"),
+            Column("time_ns", INT, "sum of its durations", "ns"),
             Column("mean_ns", FLOAT, "mean duration", "ns"),
             Column("min_ns", INT, "shortest", "ns"),
             Column("max_ns", INT, "longest", "ns"),
             Column("bytes", INT, "bytes moved in all", "bytes"),
-            Column("share", FLOAT, "part of all durations of its category in the same capture and rank", "1"),
+            Column("time_share", FLOAT, "part of all `time_ns` of its category in the same capture and rank", "1"),
         ),
     ),
     """
     SELECT run, capture, rank, category, kernel_class, name, count(*) AS calls,
-           sum(dur_ns)::BIGINT AS total_ns, avg(dur_ns) AS mean_ns, min(dur_ns) AS min_ns, max(dur_ns) AS max_ns,
+           sum(dur_ns)::BIGINT AS time_ns, avg(dur_ns) AS mean_ns, min(dur_ns) AS min_ns, max(dur_ns) AS max_ns,
            sum(bytes)::BIGINT AS bytes,
-           sum(dur_ns)::DOUBLE / nullif(sum(sum(dur_ns)) OVER (PARTITION BY run, capture, rank, category), 0)::DOUBLE AS share
+           sum(dur_ns)::DOUBLE / nullif(sum(sum(dur_ns)) OVER (PARTITION BY run, capture, rank, category), 0)::DOUBLE AS time_share
     FROM kernels
     GROUP BY run, capture, rank, category, kernel_class, name
     """,
@@ -198,44 +215,49 @@ MODULE_TIME = View(
             Column("calls", INT, "how often it was called"),
             Column("self_ns", INT, "host time of operators in it and in no module inside it", "ns"),
             Column("kernels", INT, "kernels launched in it and in no module inside it"),
-            Column("kernel_ns", INT, "sum of their durations", "ns"),
+            Column("time_ns", INT, TIME_OF_WORK.format("launched in it and in no module inside it"), "ns"),
             Column("total_self_ns", INT, "host time of operators in it, modules inside included", "ns"),
             Column("total_kernels", INT, "kernels launched in it, modules inside included"),
-            Column("total_kernel_ns", INT, "sum of their durations", "ns"),
-            Column("total_kernel_share", FLOAT, "part of all kernel time of the same capture and rank", "1"),
+            Column("total_time_ns", INT, "the same as `time_ns`, modules inside included", "ns"),
+            Column("total_time_share", FLOAT, "part of all `time_ns` of the same capture and rank", "1"),
         ),
     ),
-    """
-    WITH RECURSIVE device AS (
-        SELECT run, module_id, count(*) AS kernels, sum(dur_ns)::BIGINT AS kernel_ns
+    f"""
+    WITH RECURSIVE {INSIDE}, {WITH_DEVICE}, device AS (
+        SELECT run, module_id, count(*) AS kernels, sum(dur_ns)::BIGINT AS time_ns
         FROM kernels WHERE category = 'kernel' AND module_id IS NOT NULL GROUP BY ALL
-    ), inside AS (
-        SELECT run, parent_id, sum(dur_ns)::BIGINT AS dur_ns FROM ops WHERE parent_id IS NOT NULL GROUP BY ALL
-    ), host AS (
-        SELECT o.run, o.module_id, sum(greatest(o.dur_ns - coalesce(i.dur_ns, 0), 0))::BIGINT AS self_ns
+    ), calls AS (
+        SELECT o.run, o.capture, o.rank, o.module_id, greatest(o.dur_ns - coalesce(i.dur_ns, 0), 0) AS self_ns
         FROM ops o LEFT JOIN inside i ON i.run = o.run AND i.parent_id = o.op_id
-        WHERE o.module_id IS NOT NULL GROUP BY ALL
+    ), host AS (
+        SELECT run, module_id, sum(self_ns)::BIGINT AS self_ns FROM calls WHERE module_id IS NOT NULL GROUP BY ALL
     ), own AS (
-        SELECT m.run, m.module_id, m.parent_id, h.self_ns, coalesce(d.kernels, 0) AS kernels, d.kernel_ns
+        SELECT m.run, m.module_id, m.parent_id, h.self_ns, coalesce(d.kernels, 0) AS kernels,
+               CASE WHEN w.run IS NULL THEN h.self_ns ELSE d.time_ns END AS time_ns
         FROM modules m
         LEFT JOIN device d ON d.run = m.run AND d.module_id = m.module_id
         LEFT JOIN host h ON h.run = m.run AND h.module_id = m.module_id
+        LEFT JOIN with_device w ON w.run = m.run AND w.rank IS NOT DISTINCT FROM m.rank
     ), within AS (
-        SELECT run, module_id AS root_id, module_id, self_ns, kernels, kernel_ns FROM own
+        SELECT run, module_id AS root_id, module_id, self_ns, kernels, time_ns FROM own
         UNION ALL
-        SELECT w.run, w.root_id, o.module_id, o.self_ns, o.kernels, o.kernel_ns
+        SELECT w.run, w.root_id, o.module_id, o.self_ns, o.kernels, o.time_ns
         FROM within w JOIN own o ON o.run = w.run AND o.parent_id = w.module_id
     ), total AS (
         SELECT run, root_id, sum(self_ns)::BIGINT AS self_ns, sum(kernels)::BIGINT AS kernels,
-               sum(kernel_ns)::BIGINT AS kernel_ns
+               sum(time_ns)::BIGINT AS time_ns
         FROM within GROUP BY ALL
     ), everything AS (
-        SELECT run, capture, rank, sum(dur_ns) AS kernel_ns FROM kernels WHERE category = 'kernel' GROUP BY ALL
+        SELECT run, capture, rank, sum(dur_ns) AS time_ns FROM kernels WHERE category = 'kernel' GROUP BY ALL
+        UNION ALL
+        SELECT c.run, c.capture, c.rank, sum(c.self_ns)
+        FROM calls c LEFT JOIN with_device w ON w.run = c.run AND w.rank IS NOT DISTINCT FROM c.rank
+        WHERE w.run IS NULL GROUP BY ALL
     )
     SELECT m.run, m.capture, m.rank, m.module_id, m.path, m.class_name, m.depth, m.n_calls AS calls,
-           o.self_ns, o.kernels, o.kernel_ns,
-           t.self_ns AS total_self_ns, t.kernels AS total_kernels, t.kernel_ns AS total_kernel_ns,
-           t.kernel_ns::DOUBLE / nullif(e.kernel_ns, 0)::DOUBLE AS total_kernel_share
+           o.self_ns, o.kernels, o.time_ns,
+           t.self_ns AS total_self_ns, t.kernels AS total_kernels, t.time_ns AS total_time_ns,
+           t.time_ns::DOUBLE / nullif(e.time_ns, 0)::DOUBLE AS total_time_share
     FROM modules m
     JOIN own o ON o.run = m.run AND o.module_id = m.module_id
     JOIN total t ON t.run = m.run AND t.root_id = m.module_id
@@ -280,7 +302,7 @@ TRANSFER_TIME = View(
             *KEYS,
             Column("name", STRING, "kind, e.g. `Memcpy HtoD (Pageable -> Device)`"),
             Column("calls", INT, "how often"),
-            Column("total_ns", INT, "sum of durations", "ns"),
+            Column("transfer_ns", INT, "sum of durations", "ns"),
             Column("bytes", INT, "bytes moved in all", "bytes"),
             Column(
                 "bytes_per_second", FLOAT, "bytes over duration, of those where both are known and not 0", "bytes/s"
@@ -288,7 +310,7 @@ TRANSFER_TIME = View(
         ),
     ),
     """
-    SELECT run, capture, rank, name, count(*) AS calls, sum(dur_ns)::BIGINT AS total_ns, sum(bytes)::BIGINT AS bytes,
+    SELECT run, capture, rank, name, count(*) AS calls, sum(dur_ns)::BIGINT AS transfer_ns, sum(bytes)::BIGINT AS bytes,
            sum(bytes) FILTER (dur_ns > 0)::DOUBLE * 1e9
                / nullif(sum(dur_ns) FILTER (bytes IS NOT NULL), 0)::DOUBLE AS bytes_per_second
     FROM kernels WHERE category IN ('gpu_memcpy', 'gpu_memset')

@@ -1,9 +1,9 @@
-"""Views along time: steps, devices and their gaps, everything on one timeline, and what was noticed about it."""
+"""Views along time: steps, devices and their gaps, all rows on one timeline, and what may limit trust in them."""
 
 from __future__ import annotations
 
 from magneton.schemas.columns import FLOAT, INT, STRING, Column, Table
-from magneton.schemas.views.columns import KEYS, SPAN, View
+from magneton.schemas.views.columns import INSIDE, KEYS, SPAN, TIME_OF_WORK, WITH_DEVICE, View
 
 # The time intervals cover: sorted by start, each adds what reaches beyond the furthest end before it.
 STEP_TIME = View(
@@ -21,13 +21,13 @@ STEP_TIME = View(
             Column("ops", INT, "operator calls"),
             Column("self_ns", INT, "host time in operators, each instant of a thread once", "ns"),
             Column("kernels", INT, "kernels"),
-            Column("kernel_ns", INT, "sum of their durations", "ns"),
+            Column("time_ns", INT, TIME_OF_WORK.format("of the step"), "ns"),
             Column("transfer_ns", INT, "sum of durations of copies and memsets", "ns"),
             Column("busy_ns", INT, "time a device did anything for it, each instant once, summed over devices", "ns"),
         ),
     ),
-    """
-    WITH spans AS (
+    f"""
+    WITH {INSIDE}, {WITH_DEVICE}, spans AS (
         SELECT run, step_id, category, ts_ns, dur_ns,
                max(ts_ns + dur_ns) OVER (
                    PARTITION BY run, step_id, device ORDER BY ts_ns, kernel_id
@@ -36,12 +36,10 @@ STEP_TIME = View(
         FROM kernels WHERE step_id IS NOT NULL AND dur_ns IS NOT NULL
     ), device AS (
         SELECT run, step_id, count(*) FILTER (category = 'kernel') AS kernels,
-               sum(dur_ns) FILTER (category = 'kernel')::BIGINT AS kernel_ns,
+               sum(dur_ns) FILTER (category = 'kernel')::BIGINT AS time_ns,
                sum(dur_ns) FILTER (category <> 'kernel')::BIGINT AS transfer_ns,
                sum(greatest(ts_ns + dur_ns - greatest(ts_ns, coalesce(reached_ns, ts_ns)), 0))::BIGINT AS busy_ns
         FROM spans GROUP BY ALL
-    ), inside AS (
-        SELECT run, parent_id, sum(dur_ns)::BIGINT AS dur_ns FROM ops WHERE parent_id IS NOT NULL GROUP BY ALL
     ), host AS (
         SELECT o.run, o.step_id, count(*) AS ops,
                sum(greatest(o.dur_ns - coalesce(i.dur_ns, 0), 0))::BIGINT AS self_ns
@@ -52,8 +50,10 @@ STEP_TIME = View(
            CASE WHEN s.context_tokens IS NULL AND s.generation_tokens IS NULL THEN NULL
                 ELSE coalesce(s.context_tokens, 0) + coalesce(s.generation_tokens, 0) END AS tokens,
            s.ts_ns, s.dur_ns, coalesce(h.ops, 0) AS ops, h.self_ns,
-           coalesce(d.kernels, 0) AS kernels, d.kernel_ns, d.transfer_ns, d.busy_ns
+           coalesce(d.kernels, 0) AS kernels,
+           CASE WHEN w.run IS NULL THEN h.self_ns ELSE d.time_ns END AS time_ns, d.transfer_ns, d.busy_ns
     FROM steps s
+    LEFT JOIN with_device w ON w.run = s.run AND w.rank IS NOT DISTINCT FROM s.rank
     LEFT JOIN host h ON h.run = s.run AND h.step_id = s.step_id
     LEFT JOIN device d ON d.run = s.run AND d.step_id = s.step_id
     """,
@@ -72,7 +72,7 @@ DEVICE_TIME = View(
             Column("idle_ns", INT, "the rest of the span", "ns"),
             Column("busy_share", FLOAT, "`busy_ns / span_ns`", "1"),
             Column("kernels", INT, "kernels"),
-            Column("kernel_ns", INT, "sum of their durations", "ns"),
+            Column("time_ns", INT, "sum of durations of the kernels", "ns"),
             Column("transfer_ns", INT, "sum of durations of copies and memsets", "ns"),
         ),
     ),
@@ -88,12 +88,12 @@ DEVICE_TIME = View(
         SELECT run, capture, rank, device, min(ts_ns) AS ts_ns, max(ts_ns + dur_ns) - min(ts_ns) AS span_ns,
                sum(greatest(ts_ns + dur_ns - greatest(ts_ns, coalesce(reached_ns, ts_ns)), 0))::BIGINT AS busy_ns,
                count(*) FILTER (category = 'kernel') AS kernels,
-               sum(dur_ns) FILTER (category = 'kernel')::BIGINT AS kernel_ns,
+               sum(dur_ns) FILTER (category = 'kernel')::BIGINT AS time_ns,
                sum(dur_ns) FILTER (category <> 'kernel')::BIGINT AS transfer_ns
         FROM spans GROUP BY ALL
     )
     SELECT run, capture, rank, device, ts_ns, span_ns, busy_ns, span_ns - busy_ns AS idle_ns,
-           busy_ns::DOUBLE / nullif(span_ns, 0)::DOUBLE AS busy_share, kernels, kernel_ns, transfer_ns
+           busy_ns::DOUBLE / nullif(span_ns, 0)::DOUBLE AS busy_share, kernels, time_ns, transfer_ns
     FROM sums
     """,
 )
@@ -101,7 +101,7 @@ DEVICE_TIME = View(
 DEVICE_GAPS = View(
     Table(
         "device_gaps",
-        "One stretch between two activities in which a device did nothing on any stream, and whether the host was late.",
+        "One stretch between two activities in which a device did nothing on any stream, and how late the next launch was.",
         (
             *KEYS,
             Column("device", INT, "device number as the system saw it"),
@@ -110,7 +110,12 @@ DEVICE_GAPS = View(
             Column("next_kernel_id", INT, "activity that ends it: row of `kernels`"),
             Column("next_name", STRING, "name of that activity"),
             Column("next_op_name", STRING, "operator it belongs to"),
-            Column("launch_late_ns", INT, "how far into the gap its launch began; 0 when it was queued before", "ns"),
+            Column(
+                "launch_late_ns",
+                INT,
+                "time from the start of the gap to the start of the next launch; 0 if the launch was queued before the gap",
+                "ns",
+            ),
         ),
     ),
     """
@@ -159,7 +164,7 @@ EVENTS = View(
 HEALTH = View(
     Table(
         "health",
-        "What may change how far the numbers of a capture can be trusted: its warnings, and quarantined events by reason.",
+        "What may limit the trust in the numbers of a capture: its warnings, and quarantined events by reason.",
         (
             *KEYS,
             Column("kind", STRING, "`warning` or `quarantine`"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from magneton.schemas.clocks import REALTIME
+from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import Workload
 from magneton.transforms.bench import result as r
 
@@ -49,7 +49,7 @@ def read(path: Path, documents: list[Any], options: r.BenchOptions) -> r.BenchRe
     if start is not None and end is not None and end >= start:
         result.window_unix_ns = (start, end)
     starts = [r.nanoseconds(_start(row)) for row, _ in rows]
-    r.place(result, starts, REALTIME, None, options.anchors)
+    r.place(result, starts, Clock.REALTIME, None, options.anchors)
     r.check_totals(result, path)
     return result
 

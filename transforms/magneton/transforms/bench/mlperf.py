@@ -1,4 +1,4 @@
-"""MLPerf's ``mlperf_log_detail.txt``: lines ``:::MLLOG {json}``. Read are the power window and what the run says of itself.
+"""MLPerf's ``mlperf_log_detail.txt``: lines ``:::MLLOG {json}``. The power window and the facts about the run are read.
 
 ``power_begin`` and ``power_end`` are wall times as text, UTC as MLPerf's checker reads them, month-day or day-month.
 """
@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import Workload
 from magneton.transforms.bench import result as r
 from magneton.transforms.power.ptdaemon import MLPERF_ZONE, TIME
@@ -82,6 +83,6 @@ def _power_window(result: r.BenchResult, values: dict[str, Any], path: Path, opt
     if end < begin:
         raise InputFormatError("states a power window that ends before it begins", path=path)
     result.window_unix_ns = (begin, end)
-    result.start_clock = "realtime"
+    result.start_clock = Clock.REALTIME
     result.workload.duration_s = (end - begin) / 1e9
     result.workload.details |= {"time_zone": zone, "date_order": order, "date_order_source": why}

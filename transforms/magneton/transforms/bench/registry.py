@@ -46,4 +46,6 @@ def read_bench(path: Path, options: BenchOptions | None = None) -> BenchResult:
     for candidate in JSON_FORMATS:
         if objects and all(candidate.recognises(d) for d in objects):
             return candidate.read(path, documents, chosen)
-    raise InputFormatError("is not a benchmark result we know", path=path, remedy="known: " + ", ".join(FORMATS))
+    raise InputFormatError(
+        "is not a benchmark result of a known format", path=path, remedy="known: " + ", ".join(FORMATS)
+    )

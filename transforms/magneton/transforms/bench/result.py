@@ -13,9 +13,12 @@ from typing import Any
 
 import msgspec
 
-from magneton.schemas.clocks import REALTIME, clock_map
+from magneton.schemas.checks import need_one_of, need_whole
+from magneton.schemas.clocks import clock_map
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import ClockAnchor, Workload
+from magneton.transforms.reading.localtime import DATE_ORDERS, parse_zone
 from magneton.transforms.reading.textfile import read_bytes
 
 MAX_DETAIL_TEXT = 200
@@ -23,11 +26,11 @@ Warning_ = tuple[str, int, str]
 
 
 class Request(msgspec.Struct):
-    """One request. Times are NULL where the file does not give them, or gives them on a clock that nothing ties down.
+    """One request. Times are None if the file does not give them, or if no anchor relates their clock to Unix time.
 
     Attributes:
         index: position in the file.
-        ok: it succeeded; NULL where the file does not say.
+        ok: it succeeded; None where the file does not say.
         input_tokens: prompt tokens.
         output_tokens: generated tokens.
         start_unix_ns: Unix time of its start, ns.
@@ -50,10 +53,10 @@ class BenchResult:
 
     Attributes:
         format: format of the file.
-        workload: totals over the requests that succeeded, for the manifest; NULL where the file does not say.
+        workload: totals over the requests that succeeded, for the manifest; None where the file does not say.
         requests: the requests, where the file lists them.
         window_unix_ns: Unix start and end of the benchmark, where the file or an anchor gives them.
-        start_clock: clock of the file's own start times (``realtime``, ``monotonic``), NULL without any.
+        start_clock: clock of the file's own start times (``realtime``, ``monotonic``), None without any.
         warnings: (code, count, message).
     """
 
@@ -67,12 +70,12 @@ class BenchResult:
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What the user says about a benchmark result.
+    """What the user says about a benchmark result. A value that makes no sense raises ``UsageError``.
 
     Attributes:
-        index: which of several results in one file (from 0; negative counts from the end); NULL takes the last.
-        anchors: what ties the client's monotonic clock to the wall clock.
-        tz: zone of local times (MLPerf); NULL takes UTC there.
+        index: which of several results in one file (from 0; negative counts from the end); None takes the last.
+        anchors: relate the client's monotonic clock to the wall clock.
+        tz: zone of local times (MLPerf); None takes UTC there.
         date_order: ``mdy`` or ``dmy`` (MLPerf).
     """
 
@@ -80,6 +83,14 @@ class BenchOptions:
     anchors: tuple[ClockAnchor, ...] = ()
     tz: str | None = None
     date_order: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.index is not None:
+            need_whole("index", self.index)
+        if self.tz is not None:
+            parse_zone(self.tz)
+        if self.date_order is not None:
+            need_one_of("date_order", self.date_order, DATE_ORDERS)
 
 
 def decode(path: Path) -> list[Any]:
@@ -96,13 +107,13 @@ def decode(path: Path) -> list[Any]:
         try:
             return [_document(line) for line in lines]
         except (ValueError, RecursionError) as error:
-            # The message about the whole is the telling one when there is one document over many lines.
+            # If the file is one document over many lines, the error about the whole file is the useful one.
             told = error if len(lines) > 1 and lines[0].rstrip().endswith(b"}") else whole
             raise InputFormatError(f"is not JSON: {told}", path=path) from error
 
 
 def _document(data: bytes) -> Any:
-    """Decode one document; Python writes NaN and Infinity, which are no JSON and are read as NULL."""
+    """Decode one document; Python writes NaN and Infinity, which are no JSON and are read as None."""
     try:
         return msgspec.json.Decoder(float_hook=decimal.Decimal).decode(data)
     except msgspec.DecodeError:
@@ -131,14 +142,14 @@ def pick(documents: list[Any], options: BenchOptions, path: Path) -> tuple[dict[
 
 
 def whole(value: object) -> int | None:
-    """Return a count, or NULL for anything that is not a whole number from 0 to what 63 bits hold."""
+    """Return a count, or None for anything that is not a whole number from 0 to what 63 bits hold."""
     if isinstance(value, decimal.Decimal) and value.is_finite() and value.adjusted() < 18 and value == int(value):
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 63 else None
 
 
 def number(value: object) -> float | None:
-    """Return a finite number as a float, or NULL."""
+    """Return a finite number as a float, or None."""
     if not isinstance(value, int | decimal.Decimal) or isinstance(value, bool):
         return None
     try:
@@ -149,13 +160,13 @@ def number(value: object) -> float | None:
 
 
 def seconds(value: object) -> float | None:
-    """Return a length of time, s, or NULL for anything that is not a finite number of at least 0."""
+    """Return a length of time, s, or None for anything that is not a finite number of at least 0."""
     found = number(value)
     return found if found is not None and found >= 0 else None
 
 
 def nanoseconds(seconds: object) -> int | None:
-    """Return seconds as integer nanoseconds, exactly, half to even; NULL for anything that is not a finite number."""
+    """Return seconds as integer nanoseconds, exactly, half to even; None for anything that is not a finite number."""
     if isinstance(seconds, bool) or not isinstance(seconds, int | decimal.Decimal):
         return None
     exact = decimal.Decimal(seconds)
@@ -165,7 +176,7 @@ def nanoseconds(seconds: object) -> int | None:
 
 
 def text(value: object) -> str | None:
-    """Return a non-empty text, or NULL."""
+    """Return a non-empty text, or None."""
     return value if isinstance(value, str) and value else None
 
 
@@ -217,7 +228,7 @@ def place(
 ) -> None:
     """Give requests their Unix start times, if the clock of the file can be tied to the wall clock.
 
-    Without an anchor for it nothing is placed: only totals are known, and that is no error.
+    Without an anchor no request gets a start time. Only totals are known then, and that is not an error.
 
     Args:
         result: result to complete.
@@ -230,7 +241,7 @@ def place(
     if not known:
         return
     result.start_clock = clock
-    if clock != REALTIME and not any(a.clock == clock for a in anchors):
+    if clock != Clock.REALTIME and not any(a.clock == clock for a in anchors):
         return
     convert = clock_map(anchors, clock).convert
     for request, start in zip(result.requests, starts_ns, strict=True):

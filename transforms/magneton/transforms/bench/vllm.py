@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import Workload
 from magneton.transforms.bench import result as r
 
@@ -34,7 +35,7 @@ def read(path: Path, documents: list[Any], options: r.BenchOptions) -> r.BenchRe
     result.requests = requests(document, path)
     starts = [r.nanoseconds(s) for s in r.column(document, "start_times")]
     if starts and len(starts) == len(result.requests):
-        r.place(result, starts, "monotonic", r.nanoseconds(document.get("duration")), options.anchors)
+        r.place(result, starts, Clock.MONOTONIC, r.nanoseconds(document.get("duration")), options.anchors)
     r.check_totals(result, path)
     return result
 

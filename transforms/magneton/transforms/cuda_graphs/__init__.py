@@ -1,1 +1,1 @@
-"""Replayed CUDA and HIP graphs: which operator each kernel of a replay stands for."""
+"""Replayed CUDA and HIP graphs: which operator each kernel of a replay belongs to."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from magneton.schemas.kinds import CaptureKind, Flag
 from magneton.transforms.cuda_graphs.place import captured_graphs, label_blocks, place_by_capture
 from magneton.transforms.naming.kernel_names import activity_token, launch_token
 from magneton.transforms.naming.launch_names import leaves_activity
@@ -18,7 +19,6 @@ from magneton.transforms.naming.launch_names import leaves_activity
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-GRAPH_CAPTURE = "graph_capture"
 KERNEL_COLUMNS = (
     "kernel_id", "capture", "rank", "name", "category", "ts_ns", "dur_ns", "device", "launch_id", "correlation",
     "op_id", "link",    "module_id", "module_call", "step_id", "graph_launch", "graph_node_id",
@@ -66,12 +66,14 @@ def place_replays(
         annotations: ``capture``, ``rank``, ``name``, ``ts_ns`` and ``dur_ns`` of the run's annotations (as launches).
 
     Returns:
-        ``CHANGED_COLUMNS`` in the order of ``kernels`` (empty where no graph was replayed), and what to warn of. Where
-        kernels of a replay have operators of their own, these stay; an operator around the whole replay gives way to
-        the captured ones. A graph capture of the kernels' own rank is preferred; where there is none, those of other
-        ranks serve, as all ranks capture the same program.
+        ``CHANGED_COLUMNS`` in the order of ``kernels`` (empty if no graph was replayed), and warnings. If single kernels of a
+        replay have their own operators, these are kept. One operator around the whole replay is replaced by the captured
+        operators. A graph capture of the same rank is preferred. Without one, that of another rank is used, since all
+        ranks capture the same program.
     """
-    recorded = {(c, r) for c, r, kind in _rows(captures, "capture", "rank", "kind") if kind == GRAPH_CAPTURE}
+    recorded = {
+        (c, r) for c, r, kind in _rows(captures, "capture", "rank", "kind") if kind == CaptureKind.GRAPH_CAPTURE
+    }
     replay = _replays(kernels)
     replayed = replay >= 0
     if not replayed.any():
@@ -178,7 +180,7 @@ def _captured(
             continue
         calls = launches.take(rows)
         api = calls.column("name").to_pylist()
-        # What ran while the trace was taken was launched, not captured.
+        # A call whose kernel ran during the trace was launched, not captured.
         wanted = np.fromiter(map(leaves_activity, api), bool, len(api)) & ~np.isin(_numbers(calls, "launch_id"), ran)
         tokens = [launch_token(api, kernel) for api, kernel in _rows(calls, "name", "kernel_name")]
         threads = [f"{pid} {tid}" for pid, tid in _rows(calls, "pid", "tid")]
@@ -234,7 +236,7 @@ def _place(
         placed = mine[members[partner >= 0]]
         calls = graphs.calls[segment][partner[partner >= 0]]
         changed.ids["capture_launch_id"][placed] = source["launch_id"][calls]
-        # One operator for the whole replay is only what surrounds its launch; operators of single kernels are kept.
+        # If all kernels of a replay have one operator, it only surrounds the launch. Operators of single kernels are kept.
         known = np.unique(changed.ids["op_id"][mine[members]])
         coarse = len(known[known >= 0]) <= 1
         gains = (source["op_id"][calls] >= 0) & (coarse | (changed.ids["op_id"][placed] < 0))
@@ -247,7 +249,7 @@ def _place(
 def _warnings(
     kernels: pa.Table, mine: Ints, changed: _Changed, capture: str, rank: int | None, sources: list[str]
 ) -> list[Warned]:
-    """Say how much of the replayed work found an operator, and how much a layer."""
+    """Return warnings: how much of the replayed work has an operator, and how much has a layer."""
     time = np.maximum(_numbers(kernels, "dur_ns")[mine], 0)
     op, layer = changed.ids["op_id"][mine] >= 0, changed.ids["layer"][mine]
     placed = changed.ids["capture_launch_id"][mine] >= 0
@@ -266,5 +268,5 @@ def _warnings(
         warned.append(Warned(capture, rank, "graph_replay_placed", int(placed.sum()), message))
     if not op.all():
         message = f"{(~op).sum()} of {len(mine)} activities of graph replays ({share(~op)}) have no operator; {found}"
-        warned.append(Warned(capture, rank, "graph_replay_no_op", int((~op).sum()), message))
+        warned.append(Warned(capture, rank, Flag.GRAPH_REPLAY_NO_OP, int((~op).sum()), message))
     return warned

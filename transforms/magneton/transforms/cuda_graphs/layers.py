@@ -1,7 +1,7 @@
 """Repeated structure of a kernel sequence: the layers of a model, found from kernel names alone.
 
-The kernels of a replayed graph carry no tree. Most models are a stack of alike layers, so the sequence of names repeats,
-with a beginning (embedding), an end (output head), and layers that alternate between kinds (sliding and full
+The kernels of a replayed graph have no operator tree. But most models are a stack of similar layers, so the sequence of kernel
+names repeats. It has a beginning (embedding) and an end (output head), and layers may alternate between kinds (sliding and full
 attention). The smallest unit that repeats is called a *block*.
 """
 
@@ -25,7 +25,7 @@ _MIN_LENGTH = 3
 # The second tells alternating kinds of layer (0.9 and more) from the halves of one layer (below 0.7).
 _MIN_SHARED = 0.6
 _MIN_SHARED_KINDS = 0.75
-# Differences of likeness up to this come from what lies before the first and after the last block.
+# Smaller differences of similarity come from the kernels before the first and after the last block.
 _AS_GOOD = 0.05
 # Kinds of block beyond this many do not add positions of their own.
 _MAX_VARIANTS = 64
@@ -59,9 +59,10 @@ class Repeats:
 def find_repeats(names: Sequence[str]) -> Repeats:
     """Find the blocks of a sequence of kernel names.
 
-    A name (or family of names) that occurs once in every block delimits them. Of all names that cut the sequence into
-    at least 3 alike pieces, those with the most pieces win; the cut is then moved as early as the repetition holds, so
-    that the first layer is whole. Kernels that only one block has (a sampler between two passes) are in no block.
+    A name (or family of names) that occurs once in every block delimits the blocks. Each name that cuts the sequence into at
+    least 3 similar pieces is a candidate; the one with the most pieces is taken. Then all cuts are moved forward to the
+    earliest place at which the pieces are still equal, so that the first layer is complete. Kernels that only one block has are
+    in no block. Example: a sampler between two passes.
 
     Args:
         names: kernel names in order of execution.
@@ -122,7 +123,7 @@ def _delimiters(codes: Ints) -> list[Ints]:
 
 
 def _likeness(kinds: Ints, starts: Ints) -> float | None:
-    """Return how much neighbouring blocks share (0 to 1), or None where that is too little to be a repetition."""
+    """Return how similar neighbouring blocks are (0 to 1), or None if they are too different to be a repetition."""
     n_blocks, n_kinds = len(starts), int(kinds.max()) + 1
     lengths = np.diff(starts)
     if np.median(lengths) < _MIN_LENGTH or n_blocks * n_kinds > 50_000_000:

@@ -1,8 +1,8 @@
-"""Giving the kernels of a replayed graph their place: by a trace of its capture, or by repetition alone.
+"""Finding the operators and layers of the kernels of a replayed graph.
 
-A replay (``cudaGraphLaunch``, ``hipGraphLaunch``) runs hundreds of kernels under one correlation id and without a call
-tree. While the graph was captured the tree was there, but nothing ran. Both list the same work in the same order, so
-the two are aligned by name. Where no capture was recorded, the layers still show as repetition.
+A replay (``cudaGraphLaunch``, ``hipGraphLaunch``) runs hundreds of kernels under one correlation id, without a call tree. A trace
+of the graph capture has the call tree, but no kernels ran. Both list the same work in the same order, so they are aligned by name.
+Without a graph capture, layers are found from the repetition of kernel names.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Floats = NDArray[np.float64]
 
 # A captured graph explains a replay only if it names at least this share of its kernels.
 _MIN_MATCHED = 0.5
-# Cost of not going on with the next captured graph, of a graph larger than needed, of one that is too small.
+# Costs of choosing a graph: it is not the next one in order of capture; it is larger than needed; it is too small.
 _JUMP = 0.05
 _LARGER = 0.01
 _TOO_SMALL = 0.03
@@ -106,8 +106,8 @@ def place_by_capture(
         needed: tokens of the step each replay belongs to, where known.
 
     Returns:
-        The placement. A kernel is placed only on a call that names it (or, where calls name no kernels, as in CUDA,
-        on the call at its place in a graph with the same sequence of kernels, copies and fills).
+        The placement. A kernel is assigned only to a call that names it. CUDA calls name no kernels; there a kernel is
+        assigned to the call at the same position of a graph with the same sequence of kernels, copies and fills.
     """
     nothing = Placement(np.full(len(replays), -1, dtype=np.int64), [np.full(len(r), -1, np.int64) for r in replays])
     if not graphs or not replays:
@@ -195,7 +195,7 @@ def _chunks(group: Sequence[int] | None, n: int) -> list[slice]:
 
 
 def _size_cost(size: Floats, needed: Floats) -> Floats:
-    """Return what each captured graph costs each replay for not being of the right size; 0 where unknown."""
+    """Return the cost of each captured graph for each replay, if its batch size is wrong; 0 where unknown."""
     cost = np.zeros((len(needed), len(size)))
     for row, tokens in zip(cost, needed, strict=True):
         fits = size >= tokens
@@ -265,7 +265,7 @@ class _Matches:
     def scores(self) -> Floats:
         """Return how well each graph fits each replay: pairs over the longer length, 0 where too few are named.
 
-        Only what can come close to the best is aligned: the names both have in common, whatever their order, bound it.
+        The number of common names, in any order, is an upper bound of the score. Graphs whose bound is too low are not aligned.
         """
         n_launch, n_kernel = self._weight.shape
         counts = np.stack([np.bincount(graph, minlength=n_launch) for graph in self._graphs])

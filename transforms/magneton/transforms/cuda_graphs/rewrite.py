@@ -1,4 +1,4 @@
-"""Placing graph replays in the written tables of a run: captures are known by then, whichever was read first."""
+"""Placing graph replays in the tables of a run, after all files were read. So the order of the files does not matter."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from magneton.schemas.kinds import CaptureKind, Flag
 from magneton.schemas.parquet import TableWriter
 from magneton.schemas.run_tables import RUN_TABLES
-from magneton.transforms.cuda_graphs.columns import GRAPH_CAPTURE, KERNEL_COLUMNS, LAUNCH_COLUMNS, Warned, place_replays
+from magneton.transforms.cuda_graphs.columns import KERNEL_COLUMNS, LAUNCH_COLUMNS, Warned, place_replays
 
 _STEP_COLUMNS = ["step_id", "context_tokens", "generation_tokens"]
 _ANNOTATION_COLUMNS = ["capture", "rank", "name", "ts_ns", "dur_ns"]
-_REPLACED = "graph_replay_no_op"
 
 
 def place_replays_in(directory: Path) -> None:
@@ -27,7 +27,7 @@ def place_replays_in(directory: Path) -> None:
     if not pc.any(replayed).as_py():
         return
     captures = pq.read_table(directory / "captures.parquet", columns=["capture", "rank", "kind"])
-    recorded = captures.filter(pc.equal(captures.column("kind"), GRAPH_CAPTURE)).column("capture").unique()
+    recorded = captures.filter(pc.equal(captures.column("kind"), CaptureKind.GRAPH_CAPTURE)).column("capture").unique()
     changed, warned = place_replays(
         pq.read_table(path, columns=list(KERNEL_COLUMNS), read_dictionary=["name", "category"]),
         _of(directory, "launches", LAUNCH_COLUMNS, recorded),
@@ -63,11 +63,11 @@ def _rewrite(path: Path, changed: dict[str, pa.Array]) -> None:
 
 
 def _warn(path: Path, warned: list[Warned]) -> None:
-    """Add warnings in place of what was said of replays before they were placed."""
+    """Replace the warnings about replays that were written before the replays were placed."""
     table = RUN_TABLES["warnings"]
     rows = pq.read_table(path).to_pylist()
     told = {(w.capture, w.rank) for w in warned}
-    kept = [r for r in rows if r["code"] != _REPLACED or (r["capture"], r["rank"]) not in told]
+    kept = [r for r in rows if r["code"] != Flag.GRAPH_REPLAY_NO_OP or (r["capture"], r["rank"]) not in told]
     run = pq.read_table(path.with_name("captures.parquet"), columns=["run_id"]).column("run_id")[0].as_py()
     kept += [
         {"run_id": run, "capture": w.capture, "rank": w.rank, "code": w.code, "count": w.count, "message": w.message}

@@ -64,7 +64,7 @@ def _sure(found_a: Ints, found_b: Ints, middle: int) -> int:
 
 
 def _equal_run(a: Ints, b: Ints, weight: Weights, best_a: Weights, best_b: Weights) -> int:
-    """Return how many leading pairs are the best either side can get: taking them never costs anything."""
+    """Return the number of leading pairs that are certainly part of the best alignment."""
     n = min(len(a), len(b))
     a, b = a[:n], b[:n]
     got = weight[a, b]
@@ -75,8 +75,8 @@ def _equal_run(a: Ints, b: Ints, weight: Weights, best_a: Weights, best_b: Weigh
 def _align_exactly(a: Ints, b: Ints, weight: Weights, *, whole: bool) -> tuple[Ints, Ints]:
     """Align by dynamic programming; return the paired indices of both sides, increasing.
 
-    That every element left out costs something lets an alignment of two windows (``whole`` is false) end early instead
-    of squeezing the rest of the longer one in.
+    Every unmatched element costs something. So an alignment of two windows (``whole`` is false) may end before the end of the
+    longer window.
     """
     n, m = len(a), len(b)
     by_column = weight[:, b].astype(np.int32)

@@ -1,1 +1,1 @@
-"""From staged events to rows: what lies inside what, what launched what, and in which step."""
+"""From events to rows: which call encloses which, which call launched which kernel, and in which step."""

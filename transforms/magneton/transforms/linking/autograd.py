@@ -1,9 +1,9 @@
 """Which forward operator a backward operator belongs to.
 
-Autograd stamps a backward operator with the sequence number of its forward operator and with a number for the thread that
-ran it. Sequence numbers count per thread and only move on when a differentiable operator runs, so several operators may
-carry one number: the last of them to start is the one that was differentiated. The thread's number is autograd's own; it
-is matched with the thread on which those sequence numbers occur.
+A backward operator has the sequence number of its forward operator, and autograd's number of the thread that ran the forward
+operator. Sequence numbers count per thread, and only differentiable operators increase them. So several operators may have one
+number; the last of them to start is the one that was differentiated. Autograd's thread numbers are not those of the trace. The thread
+is recognised by the sequence numbers that occur on it.
 """
 
 from __future__ import annotations

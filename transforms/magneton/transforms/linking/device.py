@@ -1,10 +1,11 @@
 """Tying device activities to the launches, operators, modules and steps they belong to.
 
-Within one process a correlation id joins a launch and its activities (a replayed graph: many activities, one launch).
-Files merged from several processes use the same ids again, so the process that owns a device is found first: by the
-correlations that occur in one process only, else by exclusion, else by order. Of several launches with one id in a
-process, the one that leaves activities and is the last to start before the activity is taken. Where no launch ties an
-activity to an operator its ``External id`` may, unless that is only a copy of the correlation (files of 2021 to 2023).
+Within one process a correlation id joins a launch and its activities. A replayed graph has many activities and one launch.
+
+Files that were merged from several processes use the same ids again. So the process that owns a device is found first: by
+correlations that occur in one process only, else by exclusion, else by order. If a process has several launches with one id, the
+last one that starts before the activity is taken, among those that leave activities. An activity without such a launch may get
+its operator from its ``External id``, unless this is only a copy of the correlation (files of 2021 to 2023).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from magneton.schemas.kinds import Activity, Flag
 from magneton.transforms.linking.host import NextIds, Placed
 from magneton.transforms.naming.kernel_classes import kernel_class
 from magneton.transforms.staging.stage import NONE, Stage
@@ -252,7 +254,7 @@ class DevicePass:
         pairs = np.stack([rows["name"], rows["category"], stated])
         unique, inverse = np.unique(pairs, axis=1, return_inverse=True)
         pool = self._stage.pool
-        labels = [pool[s] or kernel_class(pool[n] or "", pool[c] or "kernel") for n, c, s in unique.T.tolist()]
+        labels = [pool[s] or kernel_class(pool[n] or "", pool[c] or Activity.KERNEL) for n, c, s in unique.T.tolist()]
         return Texts(inverse.reshape(-1), pa.array(labels, pa.string()))
 
     def _device(self, rows: dict[str, NDArray[Any]]) -> Ints:
@@ -273,7 +275,7 @@ class DevicePass:
         if self._early:
             stage.warn("kernel_before_launch", "device activities start before their launch", self._early)
         if self._homeless:
-            stage.warn("graph_replay_no_op", "kernels of a replayed graph belong to no operator", self._homeless)
+            stage.warn(Flag.GRAPH_REPLAY_NO_OP, "kernels of a replayed graph belong to no operator", self._homeless)
         waiting = (launches["expects"] > 0) & (launches["correlation"] != NONE) & ~self._used
         if waiting.any():
             stage.warn(

@@ -1,8 +1,8 @@
-"""Flow arrows: ends bound to the slices they lie in, joined in the order of time, written as rows of ``flows``.
+"""Flow arrows: each end belongs to a slice, starts and ends are joined in order of time, and arrows become rows of ``flows``.
 
-kineto draws an arrow from every launch to its device activities under the correlation id; those say nothing new and are
-folded into that link (``fold_repeats``). What is left connects forward with backward operators, or stands in for
-correlation ids that a writer left out.
+kineto draws an arrow from every launch to its device activities, with the correlation id. These arrows add nothing and are not
+kept (``fold_repeats``). The other arrows connect forward with backward operators, or replace correlation ids that are missing in
+the file.
 """
 
 from __future__ import annotations

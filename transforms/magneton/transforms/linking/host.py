@@ -1,7 +1,7 @@
-"""The host side of a capture: operators, launches, frames and annotations in their nesting, written as they come.
+"""The host side of a capture: operators, launches, frames and annotations, nested and written as they are read.
 
-One sweep in the order of time finds what encloses what. What the device side needs later (where each launch belongs) is
-kept in a few arrays; everything else is written and forgotten.
+One pass in order of time finds which slice encloses which. The device side needs to know where each launch belongs; this is kept
+in a few arrays. Everything else is written and not kept in memory.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class HostPass:
             stage.warn("overlapping_slices", "operators of one thread that overlap without nesting", overlaps)
 
     def _needs_flows(self) -> bool:
-        """Tell whether only arrows say which operator is whose backward: then all has to be seen before any is written."""
+        """Tell whether only arrows connect forward with backward operators. Then all events are read before any is written."""
         stage = self._stage
         codes = [c for f in FORWARD_BACKWARD if (c := stage.pool.codes.get(f)) is not None]
         if not codes or not np.isin(stage.column("flows", "category"), codes).any():

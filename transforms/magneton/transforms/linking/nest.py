@@ -1,10 +1,10 @@
 """Which slice encloses which: innermost containers by a sweep over events in the order of time.
 
 A container encloses an event of the same thread that comes after it in the total order of ``windows`` and ends no later
-than it does (ends count as inside). The innermost is the last such container. Launches are points: they ask, and
-enclose nothing. A slice that runs past the end of the one it started in (a *bleeding* child) belongs to the innermost
-slice that contains all of it. The open slices of each thread are carried from window to window, so memory grows with the
-depth of the stacks, not with the number of events.
+than it does (ends count as inside). The innermost is the last such container. A launch has a container, but is never a container
+itself. A slice may run past the end of the slice in which it started. It then belongs to the innermost slice that contains all of
+it. The open slices of each thread are carried from window to window, so memory grows with the depth of the stacks, not with the
+number of events.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 NOBODY = -1
-# Time stamps cut to whole microseconds overlap by less than this without meaning it.
+# Slices whose time stamps are cut to whole microseconds may overlap by less than this by accident.
 _ROUNDING_NS = 1000
 # Steps to climb one by one before jumping.
 _STEPS = 16

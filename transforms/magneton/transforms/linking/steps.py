@@ -1,7 +1,7 @@
-"""Steps: which annotations mark an iteration, what their names say of the work, and what falls into them.
+"""Steps: which annotations mark an iteration, what their names say about the work, and which events lie in them.
 
-Dialects, the most telling first (a capture that has marks of several counts those of the first, since the others
-describe the same iterations):
+Each system names its steps in its own way (a dialect). If a capture has marks of several dialects, only those of the first in this
+list count, since all of them mark the same iterations:
 
 * ``vllm``: ``execute_context_1(11)_generation_0(0)`` (requests and tokens of both phases, sometimes with a sum of squares
   behind an underscore), ``execute_8192_context_9(sq8155sk8430...)_generation_37(sq37sk34489...)`` (``sq`` are tokens), and
@@ -21,6 +21,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from magneton.schemas.kinds import StepKind
 from magneton.transforms.sources.rows import int64
 from magneton.transforms.staging.stage import NONE, Stage
 from magneton.transforms.staging.windows import FOREVER
@@ -65,13 +66,13 @@ def parse(name: str, args: str | None = None) -> Mark | None:
     if found := _SGLANG.fullmatch(name):
         return _sglang(found["mode"], {f["key"]: int(f["value"]) for f in _SGLANG_FIELD.finditer(found["fields"])})
     if found := _PROFILER.match(name):
-        return Mark("profiler_step", "profiler", index=int(found["index"]))
+        return Mark(StepKind.PROFILER_STEP, "profiler", index=int(found["index"]))
     if args is not None and '"step_num"' in args:
         try:
             number = int64(msgspec.json.decode(args).get("step_num"))
         except (msgspec.DecodeError, AttributeError):
             return None
-        return None if number is None else Mark("profiler_step", "step_num", index=number)
+        return None if number is None else Mark(StepKind.PROFILER_STEP, "step_num", index=number)
     return None
 
 
@@ -81,7 +82,7 @@ def _serving(
     if not context and not generation:
         return None
     phase = "mixed" if context and generation else "prefill" if context else "decode"
-    return Mark("serving_step", dialect, None, phase, context, context_tokens, generation, generation_tokens)
+    return Mark(StepKind.SERVING_STEP, dialect, None, phase, context, context_tokens, generation, generation_tokens)
 
 
 def _sglang(mode: str, fields: dict[str, int]) -> Mark | None:
@@ -92,7 +93,7 @@ def _sglang(mode: str, fields: dict[str, int]) -> Mark | None:
         return _serving("sglang", batch, tokens, 0, 0)
     if mode == "IDLE" or not batch:
         return None
-    return Mark("serving_step", "sglang", phase="mixed" if mode == "MIXED" else None)
+    return Mark(StepKind.SERVING_STEP, "sglang", phase="mixed" if mode == "MIXED" else None)
 
 
 @dataclass(frozen=True)
@@ -172,7 +173,7 @@ def _find(stage: Stage, first_id: int) -> list[Step]:
             key = (name, args)
             if key not in marks:
                 marks[key] = parse(pool[name] or "", pool[args])
-            mark = marks[key] if stated == NONE else Mark("profiler_step", "step_num", index=stated)
+            mark = marks[key] if stated == NONE else Mark(StepKind.PROFILER_STEP, "step_num", index=stated)
             if mark is not None:
                 rows.append((mark, name, track, ts, dur))
     found = {mark.dialect for mark, *_ in rows}

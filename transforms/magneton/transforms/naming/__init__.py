@@ -1,1 +1,1 @@
-"""What names say: kernels and their classes, launch calls, Python frames."""
+"""Reading names: kernels and their classes, launch calls, Python frames."""

@@ -1,4 +1,4 @@
-"""What kind of work a device activity does, read off its name: one table for NVIDIA, AMD, Triton and the libraries.
+"""The kind of work of a device activity, from its name: one table for NVIDIA, AMD, Triton and the libraries.
 
 The first rule whose pattern is found in the name decides; patterns ignore case. Mangled names work as well, since the
 words survive mangling. Classes:
@@ -27,6 +27,8 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+
+from magneton.schemas.kinds import Activity
 
 _RULES: tuple[tuple[str, str], ...] = (
     # Kernels the ROCm runtime launches in place of a copy engine.
@@ -96,15 +98,15 @@ CLASSES = tuple(sorted({name for name, _ in _RULES} | {"other"}))
 
 
 @lru_cache(maxsize=100_000)
-def kernel_class(name: str, category: str = "kernel") -> str:
+def kernel_class(name: str, category: str = Activity.KERNEL) -> str:
     """Return the class of a device activity.
 
     Args:
         name: as the recording system wrote it.
         category: ``kernel``, ``gpu_memcpy`` or ``gpu_memset``.
     """
-    if category == "gpu_memcpy":
+    if category == Activity.MEMCPY:
         return "memcpy"
-    if category == "gpu_memset":
+    if category == Activity.MEMSET:
         return "memset"
     return next((label for label, pattern in _COMPILED if pattern.search(name)), "other")

@@ -1,8 +1,8 @@
-"""When two spellings of a device activity's name mean the same kernel.
+"""Whether two names mean the same kernel.
 
-A launch and the activity it causes are named by different parts of the software: one may be mangled, the other not;
-one may lack template arguments, or be cut at a fixed length. Agreement here is strict: what remains after undoing the
-spelling must be equal, so that two kernels of one template with other arguments never agree.
+A launch and its activity are named by different parts of the software. One name may be mangled and the other not; one may lack
+template arguments, or be cut at a fixed length. After these differences are undone, the names must be equal. So two kernels of one
+template with different arguments never agree.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
+from magneton.schemas.kinds import Activity
 
 MEMCPY = "<memcpy>"
 MEMSET = "<memset>"
@@ -44,9 +46,9 @@ def launch_token(api: str, kernel_name: str | None) -> str:
 
 def activity_token(category: str, name: str) -> str:
     """Return what a device activity is, in the terms of ``launch_token``."""
-    if category == "gpu_memcpy":
+    if category == Activity.MEMCPY:
         return MEMCPY
-    if category == "gpu_memset":
+    if category == Activity.MEMSET:
         return MEMSET
     return next((token for start, token in _RUNTIME_KERNELS if name.startswith(start)), name)
 

@@ -1,1 +1,1 @@
-"""Power logs of the field: one file per format, chosen by ``registry.read_power``."""
+"""Power logs of other tools: one file per format, chosen by ``registry.read_power``."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from magneton.schemas.clocks import REALTIME
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import Clock, DeviceKind, Flag, PowerField
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import cells_of, may_be_cut
@@ -20,13 +20,13 @@ from magneton.transforms.reading.decimals import is_missing, time_ns
 NAME = "amd-smi"
 # `socket_power` is the current power where the chip gives it and an average otherwise: so plain power.
 _COLUMNS: dict[str, tuple[str, str]] = {
-    "socket_power": (fields.POWER, "W"),
-    "power_usage": (fields.POWER, "W"),
-    "current_socket_power": (fields.POWER_INSTANT, "W"),
-    "average_socket_power": (fields.POWER_AVERAGE, "W"),
-    "total_energy_consumption": (fields.ENERGY_COUNTER, "J"),
-    "power_limit": (fields.POWER_LIMIT, "W"),
-    "max_power": (fields.POWER_LIMIT, "W"),
+    "socket_power": (PowerField.POWER, "W"),
+    "power_usage": (PowerField.POWER, "W"),
+    "current_socket_power": (PowerField.POWER_INSTANT, "W"),
+    "average_socket_power": (PowerField.POWER_AVERAGE, "W"),
+    "total_energy_consumption": (PowerField.ENERGY_COUNTER, "J"),
+    "power_limit": (PowerField.POWER_LIMIT, "W"),
+    "max_power": (PowerField.POWER_LIMIT, "W"),
     "hotspot_temperature": ("temperature", "degC"),
     "hotspot": ("temperature", "degC"),
     "memory_temperature": ("temperature_memory", "degC"),
@@ -72,9 +72,9 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
         cells = cells_of(line)
         open_end = last and not rows.final_newline
         if header is None or cells is None or len(cells) != len(header):
-            builder.drop(position, "row_cut" if open_end and header else "row_malformed", line)
+            builder.drop(position, Flag.ROW_CUT if open_end and header else Flag.ROW_MALFORMED, line)
         elif open_end and may_be_cut(cells, before):
-            builder.drop(position, "row_cut", line)
+            builder.drop(position, Flag.ROW_CUT, line)
         else:
             before = cells
             ts = time_ns(cells[header.index("timestamp")], 9) if "timestamp" in header else None
@@ -97,6 +97,6 @@ def _cells(builder: LogBuilder, header: list[str], cells: list[str]) -> list[fie
         if name not in _COLUMNS:
             continue
         field, unit = _COLUMNS[name]
-        series = builder.series(Series(name, NAME, "gpu", device, field, unit, REALTIME), {"gpu": gpu})
+        series = builder.series(Series(name, NAME, DeviceKind.GPU, device, field, unit, Clock.REALTIME), {"gpu": gpu})
         result.append(fields.read_cell(series, field, fields.unit_scale(unit), text))
     return result

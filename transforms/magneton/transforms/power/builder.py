@@ -1,4 +1,4 @@
-"""Keeping the books of a power log: every row becomes readings, or is set aside with its reason, or is counted."""
+"""Accounting of a power log: every row becomes readings, or is set aside with a reason, or is counted as ignored."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ import pyarrow as pa
 
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import Flag
 from magneton.transforms.power.fields import Cell
 from magneton.transforms.power.log import DeviceCount, PowerLog, PowerOptions, PowerReport, SeriesCount
 from magneton.transforms.power.readings import NO_TIME, Ints, Readings, Series
 
 RAW_LIMIT = 2000
-MALFORMED = ("row_malformed", "row_cut")
+MALFORMED = (Flag.ROW_MALFORMED, Flag.ROW_CUT)
 QUARANTINE_SCHEMA = pa.schema(
     [("reason", pa.string()), ("file", pa.string()), ("position", pa.int64()), ("raw", pa.string())]
 )
@@ -66,7 +67,7 @@ class LogBuilder:
         self._warnings[code] = (before + count, first)
 
     def ignore(self, name: str) -> None:
-        """Count a row of a metric we do not know."""
+        """Count a row of an unknown metric."""
         self.report.n_rows += 1
         self.report.n_ignored += 1
         self.report.ignored[name] = self.report.ignored.get(name, 0) + 1
@@ -81,7 +82,7 @@ class LogBuilder:
 
         Args:
             position: 0-based position among the rows of the file.
-            ts_ns: time on the clock of the series, a reason code, or NULL where the file has no times at all.
+            ts_ns: time on the clock of the series, a reason code, or None where the file has no times at all.
             cells: the readings; an empty list is a malformed row.
             raw: the row as written.
         """
@@ -90,20 +91,20 @@ class LogBuilder:
         if isinstance(ts_ns, int) and not INT64_MIN < ts_ns <= INT64_MAX:
             ts_ns = "ts_out_of_range"
         if isinstance(ts_ns, str) or not cells:
-            return self.drop(position, ts_ns if isinstance(ts_ns, str) else "row_malformed", raw)
+            return self.drop(position, ts_ns if isinstance(ts_ns, str) else Flag.ROW_MALFORMED, raw)
         self._count_devices(cells)
         reasons = [reason for _, value, reason in cells if value is None]
         if len(reasons) == len(cells):
             # A wrong value says more than a missing one.
-            telling = [r for r in reasons if r and r != "not_available"]
-            return self.drop(position, telling[0] if telling else "not_available", raw)
+            telling = [r for r in reasons if r and r != Flag.NOT_AVAILABLE]
+            return self.drop(position, telling[0] if telling else Flag.NOT_AVAILABLE, raw)
         self.report.n_rows += 1
         row = len(self._positions)
         self._positions.append(position)
         for code, value, reason in cells:
             if value is None:
-                self._missing.setdefault(self._list[code].field, Counter())[reason or "not_available"] += 1
-                self._reasons[len(self._row)] = reason or "not_available"
+                self._missing.setdefault(self._list[code].field, Counter())[reason or Flag.NOT_AVAILABLE] += 1
+                self._reasons[len(self._row)] = reason or Flag.NOT_AVAILABLE
             self._row.append(row)
             self._code.append(code)
             self._ts.append(NO_TIME if ts_ns is None else ts_ns)
@@ -133,7 +134,7 @@ class LogBuilder:
         """
         if self.report.n_rows and not any(s.energetic for s in self._list) and not self._set_aside:
             raise InputFormatError(
-                "holds no power or energy reading that we know",
+                "holds no power or energy reading with a known name",
                 path=self._path,
                 remedy="see docs/power.md, or convert it to the long CSV form described there",
             )

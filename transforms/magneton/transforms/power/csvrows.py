@@ -13,7 +13,7 @@ _NUMBER_END = re.compile(r"[+-]?\d*(?:\.(\d*))?", re.ASCII)
 
 
 def cells_of(line: str) -> list[str] | None:
-    """Return the cells of one line, or NULL when it is no CSV."""
+    """Return the cells of one line, or None when it is no CSV."""
     if '"' not in line:
         return [cell.strip() for cell in line.split(",")]
     try:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from magneton.schemas.kinds import Flag, PowerField
 from magneton.transforms.reading.decimals import reading
 
-# Readings from which energy can be had. Which one is preferred is decided by the analysis, never here.
-ENERGY_COUNTER = "energy_counter"
-POWER_INSTANT = "power_instant"
-POWER = "power"
-POWER_AVERAGE = "power_average"
-POWER_LIMIT = "power_limit"
-
-_UNIT_OF_FIELD = {ENERGY_COUNTER: "J", POWER_INSTANT: "W", POWER: "W", POWER_AVERAGE: "W", POWER_LIMIT: "W"}
+_UNIT_OF_FIELD: dict[str, str] = {
+    PowerField.ENERGY_COUNTER: "J",
+    PowerField.POWER_INSTANT: "W",
+    PowerField.POWER: "W",
+    PowerField.POWER_AVERAGE: "W",
+    PowerField.POWER_LIMIT: "W",
+}
 
 # unit as written -> (base unit, multiplier, divisor). Division keeps whole milli- and microjoules exact.
 _UNITS: dict[str, tuple[str, float, float]] = {
@@ -52,7 +52,7 @@ _UNITS: dict[str, tuple[str, float, float]] = {
     "mA": ("A", 1, 1e3),
     "1": ("1", 1, 1),
 }
-# Case tells M from m, so only these long or unmistakable spellings are read without regard to it.
+# Upper and lower case tell mega from milli. So case is ignored only for these spellings.
 _SPELLED = {
     "watt": "W",
     "watts": "W",
@@ -80,7 +80,7 @@ Cell = tuple[int, float | None, str | None]
 
 
 def unit_scale(unit: str | None) -> Scale | None:
-    """Return the base unit and the function that brings a value into it, or NULL for no unit or an unknown one."""
+    """Return the base unit and the function that brings a value into it, or None for no unit or an unknown one."""
     text = (unit or "").strip().replace("µ", "u").replace("μ", "u")
     found = _UNITS.get(text) or _UNITS.get(_SPELLED.get(text.lower(), ""))
     if found is None:
@@ -94,13 +94,13 @@ def unit_scale(unit: str | None) -> Scale | None:
 
 
 def expected_unit(field: str) -> str | None:
-    """Return the base unit that a field must have, or NULL for fields we know nothing about."""
+    """Return the base unit that a field must have, or None for an unknown field."""
     return _UNIT_OF_FIELD.get(field)
 
 
 def gives_energy(field: str, unit: str | None) -> bool:
     """Say whether a field of that base unit measures power or energy (a limit does not)."""
-    return unit in {"W", "J"} and field != POWER_LIMIT
+    return unit in {"W", "J"} and field != PowerField.POWER_LIMIT
 
 
 _LIMIT_WORDS = ("limit", "cap", "max", "min", "threshold", "default")
@@ -110,23 +110,23 @@ def power_field(name: str) -> str:
     """Return the field that a power metric called ``name`` reads, judged by the words in it."""
     words = name.lower().replace(".", "_").split("_")
     if any(word in words for word in _LIMIT_WORDS):
-        return POWER_LIMIT
+        return PowerField.POWER_LIMIT
     if "average" in words or "avg" in words:
-        return POWER_AVERAGE
+        return PowerField.POWER_AVERAGE
     if any(word.startswith("instant") for word in words) or "current" in words:
-        return POWER_INSTANT
-    return POWER
+        return PowerField.POWER_INSTANT
+    return PowerField.POWER
 
 
 def check_value(field: str, unit: str | None, value: float) -> str | None:
-    """Return the reason why a reading cannot be right, or NULL."""
+    """Return the reason why a reading cannot be right, or None."""
     wanted = expected_unit(field)
     if wanted is not None and unit != wanted:
         return "unit_mismatch"
     if value < 0 and unit == "W":
-        return "negative_power"
+        return Flag.NEGATIVE_POWER
     if value < 0 and unit == "J":
-        return "negative_energy"
+        return Flag.NEGATIVE_ENERGY
     return None
 
 
@@ -136,7 +136,7 @@ def read_cell(series: int, field: str, scale: Scale | None, text: str) -> Cell:
     Args:
         series: number of the series, passed through.
         field: what is read.
-        scale: from ``unit_scale``; NULL where the unit is unknown.
+        scale: from ``unit_scale``; None where the unit is unknown.
         text: the cell without its unit.
     """
     value = reading(text)

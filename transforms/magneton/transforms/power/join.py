@@ -1,4 +1,4 @@
-"""Power logs in a recording: each is a capture of its own kind, on the time line of the first trace."""
+"""Power logs in a recording: each is a capture of kind ``energy``, on the time line of the first trace."""
 
 from __future__ import annotations
 
@@ -12,27 +12,24 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from magneton.schemas.clocks import REALTIME
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import CaptureKind, Clock, SensorKind
 from magneton.schemas.manifest import MANIFEST_NAME, Capture, ClockAnchor
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.registry import read_power, rebase
 from magneton.transforms.staging.writer import RunWriter
 
-KIND = "energy"
-ENTRY_KIND = "power_log"
-
 
 @dataclass(frozen=True)
 class PowerInput:
-    """One power log on its way into a recording.
+    """One power log that joins a recording.
 
     Attributes:
         path: where it lies.
         log: what it holds.
         options: how it was read.
-        anchors: what ties its clock to the wall clock.
-        capture: the capture it is, where a recorder made it; NULL for a log from elsewhere.
+        anchors: relate its clock to the wall clock.
+        capture: its capture, if our recorder made it; None for a log of another tool.
     """
 
     path: Path
@@ -55,7 +52,7 @@ class PowerInput:
             for d in report.devices
         ]
         return {
-            "kind": ENTRY_KIND,
+            "kind": SensorKind.POWER_LOG,
             "file": file,
             "format": report.format,
             "options": {k: v for k, v in given.items() if v is not None},
@@ -92,7 +89,11 @@ def options_of(sensors: Sequence[Mapping[str, Any]], file: str | None) -> PowerO
         InputFormatError: the manifest holds other options than we know.
     """
     for sensor in sensors:
-        if sensor.get("kind") == ENTRY_KIND and sensor.get("file") == file and isinstance(sensor.get("options"), dict):
+        if (
+            sensor.get("kind") == SensorKind.POWER_LOG
+            and sensor.get("file") == file
+            and isinstance(sensor.get("options"), dict)
+        ):
             try:
                 return msgspec.convert(sensor["options"], PowerOptions)
             except msgspec.ValidationError as error:
@@ -138,7 +139,7 @@ def write_power(
         aside = item.log.quarantine
         _write(writer, "quarantine", keys, aside.drop_columns(["file"]).append_column("file", _same(file, len(aside))))
         _write(writer, "warnings", keys, item.log.warnings)
-        # A recorder measures energy in an execution of its own, before or after the one it traces.
+        # Our recorder measures energy and traces in two different runs, so these do not overlap.
         if known is None and not _meets(first, last, base, spans):
             message = f"{item.path.name}: the log and the trace do not overlap in time; look at clock, zone and offset"
             row = pa.table({"code": ["power_outside_trace"], "count": pa.array([1], pa.int64()), "message": [message]})
@@ -147,7 +148,7 @@ def write_power(
         captures.append(
             Capture(
                 name=name,
-                kind=KIND,
+                kind=CaptureKind.ENERGY,
                 rank=keys["rank"],
                 repeat=keys["repeat"],
                 input_id=keys["input_id"],
@@ -197,7 +198,7 @@ def _capture_row(
     name: str, file: str, item: PowerInput, base: int | None, first: int | None, last: int | None
 ) -> pa.Table:
     report = item.log.report
-    # Labels of devices may name hosts; they stay with the readings.
+    # Labels may contain host names. They are kept with the readings and not copied to the manifest.
     about = msgspec.to_builtins(report) | {
         "file": file,
         "devices": [msgspec.to_builtins(d) | {"labels": None} for d in report.devices],
@@ -214,10 +215,10 @@ def _capture_row(
     }
     texts = {
         "name": name,
-        "kind": KIND,
+        "kind": CaptureKind.ENERGY,
         "source_format": report.format,
         "file": file,
-        "clock": None if base is None else REALTIME,
+        "clock": None if base is None else Clock.REALTIME,
         "metadata": json.dumps({"power": about}, ensure_ascii=False, default=str),
     }
     columns: dict[str, Any] = {k: pa.array([v], pa.string()) for k, v in texts.items()}

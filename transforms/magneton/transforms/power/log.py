@@ -1,4 +1,4 @@
-"""What a reader of power logs is told, and what it returns."""
+"""Options and result of a reader of power logs."""
 
 from __future__ import annotations
 
@@ -8,20 +8,23 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from magneton.schemas.clocks import CLOCKS, REALTIME
+from magneton.schemas.checks import need_one_of, need_whole
+from magneton.schemas.clocks import CLOCKS
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import Clock
 from magneton.transforms.power.readings import Readings
+from magneton.transforms.reading.localtime import DATE_ORDERS, parse_zone
 
 
 @dataclass(frozen=True)
 class PowerOptions:
-    """What the user says about a power log.
+    """What the user says about a power log. A value that makes no sense raises ``UsageError``.
 
     Attributes:
         clock: clock of the time stamps, where the file does not say (``realtime``, ``monotonic``, ``boottime``).
         tz: zone of local times.
-        offset_ns: nanoseconds to add to a time stamp to get Unix time: the correction of a wall clock, or what ties
-            another clock to it. Applied when the log joins a recording (``registry.rebase``).
+        offset_ns: nanoseconds to add to a time stamp to get Unix time. It corrects a wall clock, or relates another clock to the
+            wall clock. Applied when the log joins a recording (``registry.rebase``).
         at_unix_ns: Unix time of a snapshot that has no time stamps of its own.
         date_order: ``mdy`` or ``dmy`` for dates that may be either.
     """
@@ -33,8 +36,15 @@ class PowerOptions:
     date_order: str | None = None
 
     def __post_init__(self) -> None:
-        if self.clock is not None and self.clock not in CLOCKS:
-            raise UsageError(f"unknown clock {self.clock[:40]!r}", remedy=f"give one of {', '.join(CLOCKS)}")
+        if self.clock is not None:
+            need_one_of("clock", self.clock, CLOCKS)
+        if self.tz is not None:
+            parse_zone(self.tz)
+        if self.date_order is not None:
+            need_one_of("date_order", self.date_order, DATE_ORDERS)
+        for name, value in (("offset_ns", self.offset_ns), ("at_unix_ns", self.at_unix_ns)):
+            if value is not None:
+                need_whole(name, value)
 
 
 class DeviceCount(msgspec.Struct):
@@ -62,11 +72,11 @@ class SeriesCount(msgspec.Struct):
 
 
 class PowerReport(msgspec.Struct):
-    """The books of one power log. ``n_rows = n_valid + n_other + n_ignored + sum(dropped.values())``.
+    """The counts of one power log. ``n_rows = n_valid + n_other + n_ignored + sum(dropped.values())``.
 
-    A row is a data line of a CSV or a sample of a metric. It is valid when it gives a power or an energy, other when it
-    gives only other readings, ignored when we do not know its metric, and dropped (quarantined) when nothing can be
-    used. ``n_malformed`` is the part of ``dropped`` that is broken text; repeated headers are not rows.
+    A row is a data line of a CSV or a sample of a metric. It is *valid* if it gives a power or an energy, *other* if it gives only
+    other readings, *ignored* if its metric is unknown, and *dropped* (quarantined) if nothing in it can be used.
+    ``n_malformed`` is the part of ``dropped`` that is broken text. Repeated headers are not rows.
     """
 
     format: str
@@ -122,8 +132,6 @@ def realtime_only(options: PowerOptions, path: Path) -> str:
     Raises:
         UsageError: the user says otherwise.
     """
-    if options.clock not in (None, REALTIME):
-        raise UsageError(
-            f"is stamped by the wall clock, not by {options.clock}", path=path, remedy="leave --clock away"
-        )
-    return REALTIME
+    if options.clock not in (None, Clock.REALTIME):
+        raise UsageError(f"has times of the wall clock, not of {options.clock}", path=path, remedy="leave --clock away")
+    return Clock.REALTIME

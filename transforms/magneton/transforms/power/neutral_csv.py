@@ -11,6 +11,7 @@ from pathlib import Path
 
 from magneton.schemas.clocks import CLOCKS
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, UsageError
+from magneton.schemas.kinds import Flag, PowerField
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import cells_of, may_be_cut
@@ -23,17 +24,17 @@ NAME = "csv"
 _EXPONENTS = {"timestamp_ns": 0, "timestamp_us": 3, "timestamp_ms": 6, "timestamp_s": 9}
 _NEEDED = {"field", "value", "unit"}
 _FIELD_NAMES = {
-    "energy_total": fields.ENERGY_COUNTER,
-    "energy": fields.ENERGY_COUNTER,
-    "total_energy": fields.ENERGY_COUNTER,
-    "power_draw": fields.POWER,
+    "energy_total": PowerField.ENERGY_COUNTER,
+    "energy": PowerField.ENERGY_COUNTER,
+    "total_energy": PowerField.ENERGY_COUNTER,
+    "power_draw": PowerField.POWER,
     "temp": "temperature",
 }
 # `power_average_1s` is an average, `package_power` a power; `memory_power` is a part of the device and stays itself.
 _FIELD_PATTERNS = (
-    (re.compile(r"power_(?:average|avg)(?:_\w+)?"), fields.POWER_AVERAGE),
-    (re.compile(r"power_(?:instant|inst)(?:_\w+)?"), fields.POWER_INSTANT),
-    (re.compile(r"(?:package|board|device|gpu|cpu|socket|total|wall)_power"), fields.POWER),
+    (re.compile(r"power_(?:average|avg)(?:_\w+)?"), PowerField.POWER_AVERAGE),
+    (re.compile(r"power_(?:instant|inst)(?:_\w+)?"), PowerField.POWER_INSTANT),
+    (re.compile(r"(?:package|board|device|gpu|cpu|socket|total|wall)_power"), PowerField.POWER),
 )
 
 
@@ -85,10 +86,10 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
             continue
         cells = cells_of(line)
         if header is None or cells is None or len(cells) != len(header):
-            builder.drop(position, "row_cut" if last and not rows.final_newline else "row_malformed", line)
+            builder.drop(position, Flag.ROW_CUT if last and not rows.final_newline else Flag.ROW_MALFORMED, line)
             continue
         if last and not rows.final_newline and may_be_cut(cells, before):
-            builder.drop(position, "row_cut", line)
+            builder.drop(position, Flag.ROW_CUT, line)
             continue
         before = cells
         _row(
@@ -107,7 +108,7 @@ def _row(builder: LogBuilder, position: int, named: dict[str, str], time: str, e
         return builder.drop(position, "clock_unknown", line)
     if builder.options.clock not in (None, clock):
         raise UsageError(
-            f"was stamped by {clock}, not by {builder.options.clock}",
+            f"has times of the clock {clock}, not of {builder.options.clock}",
             path=builder.report.file,
             remedy="leave --clock away",
         )

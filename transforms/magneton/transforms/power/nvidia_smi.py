@@ -10,8 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from magneton.schemas.clocks import REALTIME
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import Clock, DeviceKind, Flag, PowerField
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import cells_of, may_be_cut
@@ -32,16 +32,16 @@ _DESCRIPTION = ("name", "gpu_name", "index", "uuid", "gpu_uuid", "pci.bus_id", "
 
 # column -> (field, unit when neither cell nor header gives one)
 _COLUMNS: dict[str, tuple[str, str]] = {
-    "power.draw": (fields.POWER, "W"),
-    "power.draw.average": (fields.POWER_AVERAGE, "W"),
-    "power.draw.instant": (fields.POWER_INSTANT, "W"),
+    "power.draw": (PowerField.POWER, "W"),
+    "power.draw.average": (PowerField.POWER_AVERAGE, "W"),
+    "power.draw.instant": (PowerField.POWER_INSTANT, "W"),
     "module.power.draw.average": ("module_power_average", "W"),
     "module.power.draw.instant": ("module_power_instant", "W"),
     "gpu_memory.power.draw.average": ("memory_power_average", "W"),
     "gpu_memory.power.draw.instant": ("memory_power_instant", "W"),
-    "total_energy_consumption": (fields.ENERGY_COUNTER, "mJ"),
-    "power.limit": (fields.POWER_LIMIT, "W"),
-    "enforced.power.limit": (fields.POWER_LIMIT, "W"),
+    "total_energy_consumption": (PowerField.ENERGY_COUNTER, "mJ"),
+    "power.limit": (PowerField.POWER_LIMIT, "W"),
+    "enforced.power.limit": (PowerField.POWER_LIMIT, "W"),
     "temperature.gpu": ("temperature", "degC"),
     "temperature.memory": ("temperature_memory", "degC"),
     "clocks.current.sm": ("clock_sm", "MHz"),
@@ -120,9 +120,9 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
             continue
         open_end = last and not rows.final_newline
         if header is None or cells is None or len(cells) != len(header.cells):
-            builder.drop(position, "row_cut" if open_end and header else "row_malformed", line)
+            builder.drop(position, Flag.ROW_CUT if open_end and header else Flag.ROW_MALFORMED, line)
         elif open_end and may_be_cut(cells, before):
-            builder.drop(position, "row_cut", line)
+            builder.drop(position, Flag.ROW_CUT, line)
         else:
             before = cells
             builder.row(position, _time(clock, header, cells), _cells(builder, header, cells), line)
@@ -179,6 +179,6 @@ def _cell(builder: LogBuilder, header: _Header, cells: list[str], device: str | 
     if series is None:
         labels = {name: cells[at] for name, at in header.described}
         series = header.series[(device, i, base)] = builder.series(
-            Series(header.names[i], NAME, "gpu", device, field, base, REALTIME), labels
+            Series(header.names[i], NAME, DeviceKind.GPU, device, field, base, Clock.REALTIME), labels
         )
     return fields.read_cell(series, field, scale, text)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from magneton.schemas.clocks import REALTIME
+from magneton.schemas.kinds import Clock, Flag, PowerField
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.csvrows import cells_of
@@ -26,7 +26,7 @@ NAME = "ptdaemon"
 TIME = re.compile(r"(\d\d?)-(\d\d?)-(\d{4}) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?", re.ASCII)
 _PART = re.compile(r"(?:Analyzer|Ch)\d+", re.ASCII)
 _VALUES = {
-    "Watts": (fields.POWER, "W"),
+    "Watts": (PowerField.POWER, "W"),
     "Volts": ("voltage", "V"),
     "Amps": ("current", "A"),
     "PF": ("power_factor", "1"),
@@ -59,7 +59,7 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
     for position, line, last in rows:
         groups = _groups(line)
         if groups is None or (last and not rows.final_newline and not _whole(groups)):
-            builder.drop(position, "row_cut" if last and not rows.final_newline else "row_malformed", line)
+            builder.drop(position, Flag.ROW_CUT if last and not rows.final_newline else Flag.ROW_MALFORMED, line)
             continue
         parts = [_cells(builder, name, pairs, len(groups) > 1) for name, pairs in groups]
         _check_sum(builder, parts)
@@ -79,7 +79,7 @@ Groups = list[tuple[str, dict[str, str]]]
 
 
 def _groups(line: str) -> Groups | None:
-    """Return the line's own values and those of each analyser, or NULL when it is not such a line."""
+    """Return the line's own values and those of each analyser, or None when it is not such a line."""
     cells = cells_of(line)
     if cells is None or cells[0] != "Time":
         return None
@@ -120,7 +120,7 @@ def _cells(builder: LogBuilder, name: str, pairs: dict[str, str], several: bool)
         if key not in _VALUES:
             continue
         field, unit = _VALUES[key]
-        series = builder.series(Series(key, NAME, kind, device or "meter", field, unit, REALTIME), labels)
+        series = builder.series(Series(key, NAME, kind, device or "meter", field, unit, Clock.REALTIME), labels)
         # PTDaemon writes -1 where there is no reading.
         given = "" if reading(text) == -1 else text
         result.append(fields.read_cell(series, field, fields.unit_scale(unit), given))

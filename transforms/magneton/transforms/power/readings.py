@@ -1,4 +1,4 @@
-"""Many readings in few bytes: numbers in arrays, what they share in series; as Arrow tables piece by piece."""
+"""Many readings in little memory: numbers in arrays, common facts once per series, Arrow tables in batches."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from magneton.schemas.clocks import INT64_MIN
+from magneton.schemas.kinds import Flag
 from magneton.transforms.power.fields import gives_energy
 
 NO_TIME = INT64_MIN
@@ -64,7 +65,7 @@ class Series:
 
 
 def labels_json(labels: Mapping[str, str]) -> str | None:
-    """Return labels as a JSON object with sorted keys, or NULL when there are none."""
+    """Return labels as a JSON object with sorted keys, or None when there are none."""
     return json.dumps(dict(labels), sort_keys=True, ensure_ascii=False) if labels else None
 
 
@@ -105,7 +106,7 @@ class Readings:
     def groups(self) -> Iterator[tuple[Series, Ints]]:
         """Yield each series, labels aside, with the numbers of its timed readings that have a value, by time and value.
 
-        The same reading under other labels (a pod that moved in) is the same reading, so such series are one here.
+        Series that differ only in labels are one series here. Example: one GPU that was given to another pod.
         """
         plain = [replace(s, labels=None) for s in self.series]
         first = {s: i for i, s in reversed(list(enumerate(plain)))}
@@ -187,7 +188,7 @@ class Readings:
         for i in marked:
             reason = self.reasons.get(part.start + i)
             found = [reason] if reason else []
-            found += ["conflicting_instant"] if conflict[i] else []
+            found += [Flag.CONFLICTING_INSTANT] if conflict[i] else []
             found += ["ts_missing"] if timeless[i] else []
             code = shared[self.code[part.start + i]]
             found += [code] if code else []

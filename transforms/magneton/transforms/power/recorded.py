@@ -1,4 +1,4 @@
-"""``power.parquet`` as our own recorder leaves it: rows of the table ``power``, stamped by the clock each row names.
+"""``power.parquet`` of our own recorder: rows of the table ``power``, with times of the clock that each row names.
 
 Its times are absolute on that clock (``monotonic``); the anchors of its capture tie them to the wall clock.
 """
@@ -10,15 +10,13 @@ from typing import Any
 
 from magneton.schemas.clocks import CLOCKS
 from magneton.schemas.codes import QUARANTINE_REASONS
+from magneton.schemas.kinds import Flag, OwnFormat
 from magneton.schemas.parquet import read_table
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.readings import Series
 
-NAME = "magneton_power"
-# A flag that says what a reading is, not what is wrong with it: it stays.
-SIMULATED = "simulated"
 _COLUMNS = ["name", "ts_ns", "source", "device_kind", "device_id", "field", "value", "unit", "labels", "clock", "flags"]
 _BATCH = 1 << 16
 
@@ -35,7 +33,7 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
         SchemaVersionError: a Parquet file that is not a table ``power`` of a version this release reads.
         InputFormatError: damaged, or without a reading of power or energy.
     """
-    builder = LogBuilder(path, NAME, options)
+    builder = LogBuilder(path, OwnFormat.POWER, options)
     table = read_table(path, "power", columns=_COLUMNS)
     position = 0
     for batch in table.to_batches(max_chunksize=_BATCH):
@@ -56,14 +54,16 @@ def _row(builder: LogBuilder, position: int, row: tuple[Any, ...]) -> None:
     if not field:
         return builder.drop(position, "field_missing", _text(row))
     stated = (flags or "").split()
-    simulated = SIMULATED if SIMULATED in stated else None
-    series = builder.series(Series(name or field, source or NAME, kind, device, field, unit, clock, labels, simulated))
+    simulated = Flag.SIMULATED if Flag.SIMULATED in stated else None
+    series = builder.series(
+        Series(name or field, source or OwnFormat.POWER, kind, device, field, unit, clock, labels, simulated)
+    )
     why = None
     if value is None:
         known = [flag for flag in stated if flag in QUARANTINE_REASONS]
-        why = known[0] if known else "not_available"
+        why = known[0] if known else Flag.NOT_AVAILABLE
     elif value != value:  # NaN
-        value, why = None, "not_available"
+        value, why = None, Flag.NOT_AVAILABLE
     else:
         why = fields.check_value(field, unit, value)
         value = None if why else value

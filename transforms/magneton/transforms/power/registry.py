@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from magneton.schemas.clocks import INT64_MAX, INT64_MIN, REALTIME, ClockMap, clock_map
+from magneton.schemas.clocks import INT64_MAX, INT64_MIN, ClockMap, clock_map
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, InputNotFoundError, UsageError
+from magneton.schemas.kinds import Clock
 from magneton.schemas.manifest import ClockAnchor
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.reading.textfile import head
@@ -46,7 +47,7 @@ def formats() -> tuple[PowerFormat, ...]:
 
 
 def find_format(path: Path) -> PowerFormat | None:
-    """Return the format of a file by its contents (never by its name), or NULL when it is no power log we know.
+    """Return the format of a file by its contents (never by its name), or None when it is no power log we know.
 
     Raises:
         InputNotFoundError: the file cannot be opened.
@@ -70,7 +71,7 @@ def read_power(path: Path, options: PowerOptions | None = None) -> PowerLog:
     found = find_format(path)
     if found is None:
         raise InputFormatError(
-            "is not a power log we know",
+            "is not a power log of a known format",
             path=path,
             remedy="known: "
             + ", ".join(f.name for f in formats())
@@ -85,7 +86,7 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
     Args:
         log: the log.
         base_unix_ns: Unix time of ``ts_ns = 0`` of the capture.
-        anchors: what ties ``monotonic`` or ``boottime`` to the wall clock, unless the log was read with an offset.
+        anchors: relate ``monotonic`` or ``boottime`` to the wall clock, unless the log was read with an offset.
 
     Raises:
         UsageError: another clock than the wall clock was given both an offset and anchors.
@@ -104,12 +105,12 @@ def rebase(log: PowerLog, base_unix_ns: int | None, anchors: Iterable[ClockAncho
     offset = log.report.offset_ns
     stamps = readings.ts_ns.copy()
     of_series = np.array([s.clock for s in readings.series], dtype=object)
-    for clock in {s.clock or REALTIME for s in readings.series}:
+    for clock in {s.clock or Clock.REALTIME for s in readings.series}:
         chosen = np.isin(readings.code, np.flatnonzero(of_series == clock)) & known
         if offset is not None:
-            if clock != REALTIME and any(a.clock == clock for a in given):
+            if clock != Clock.REALTIME and any(a.clock == clock for a in given):
                 raise UsageError(f"has both an offset and anchors for {clock}", path=log.report.file, remedy="give one")
-            # An offset is one anchor; for the wall clock itself, it is one of a clock that is wrong by as much.
+            # An offset is one anchor. For the wall clock itself it is an anchor of a clock that is wrong by the offset.
             convert = ClockMap([[(0, offset)]])
         else:
             convert = clock_map(given, clock)

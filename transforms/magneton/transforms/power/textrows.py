@@ -52,7 +52,7 @@ class TextRows:
             self._builder.warn("invalid_utf8", "lines with bytes that are not text", self._text.replaced)
 
     def _one(self, number: int, line: str, *, last: bool) -> Iterator[tuple[int, str, bool]]:
-        # Every row enters the books exactly once, so their count is the position of the next.
+        # Every row is counted exactly once, so the count is the position of the next row.
         position = self._builder.report.n_rows
         yield position, line, last
         if self._builder.report.n_rows > position:

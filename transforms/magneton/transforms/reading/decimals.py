@@ -6,6 +6,7 @@ import decimal
 import re
 
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN
+from magneton.schemas.kinds import Flag
 
 _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:[eE][+-]?\d{1,4})?", re.ASCII)
 _NAN, _INFINITE = {"nan", "+nan", "-nan"}, {"inf", "+inf", "-inf", "infinity", "+infinity", "-infinity"}
@@ -48,7 +49,7 @@ def reading(text: str) -> float | str:
     """Return a reading as a float, or a reason code (``not_available``, ``value_not_finite``, ``value_not_numeric``)."""
     text = text.strip()
     if is_missing(text):
-        return "not_available"
+        return Flag.NOT_AVAILABLE
     if text.lower() in _INFINITE:
         return "value_not_finite"
     if not _NUMBER.fullmatch(text):

@@ -1,4 +1,4 @@
-"""What a file may cost and claim."""
+"""Limits for a file: memory, decompressed size, length of events."""
 
 from __future__ import annotations
 

@@ -8,6 +8,7 @@ import zoneinfo
 from collections.abc import Iterable
 
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, UsageError
+from magneton.schemas.kinds import Flag
 
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?([0-5]\d))?", re.ASCII)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -75,7 +76,7 @@ class LocalClock:
                 local = dt.datetime(*fields, tzinfo=self._zone)
                 first, second = (self._seconds(local.replace(fold=fold)) for fold in (0, 1))
             except (ValueError, OverflowError):
-                return "row_malformed"
+                return Flag.ROW_MALFORMED
             if first > second:  # the hour that the zone skips
                 return "ts_local_invalid"
             second_ns = first * 10**9
@@ -147,7 +148,7 @@ def date_order(dates: Iterable[tuple[int, int, int]], path: object, wanted: str 
 
 
 def _span(dates: list[tuple[int, int, int]], order: str) -> int | None:
-    """Return the days between the first and last date in that order, or NULL when one is no date."""
+    """Return the days between the first and last date in that order, or None when one is no date."""
     try:
         days = [dt.date(y, a, b) if order == "mdy" else dt.date(y, b, a) for a, b, y in dates]
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reading text files as they come from the field: compressed or not, UTF-8 or UTF-16, cut off or not."""
+"""Reading text files of other tools: compressed or not, UTF-8 or UTF-16, cut off or not."""
 
 from __future__ import annotations
 

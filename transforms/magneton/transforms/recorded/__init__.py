@@ -1,1 +1,1 @@
-"""What our own recorders leave beside traces: ready tables and captures of values."""
+"""Raw files of our own recorders: finished tables and captures of values."""

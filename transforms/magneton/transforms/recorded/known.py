@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from magneton.schemas.errors import ChecksumError
+from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import Capture, FileEntry, Manifest, System
-from magneton.transforms.power.join import KIND as ENERGY
 
 
 def changed(path: Path) -> ChecksumError:
@@ -69,6 +69,6 @@ class Known:
 
 def _complete(capture: Capture, earlier: Capture) -> None:
     # Power logs were read with their anchors.
-    if capture.kind != ENERGY:
+    if capture.kind != CaptureKind.ENERGY:
         capture.anchors = earlier.anchors
         capture.incomplete = capture.incomplete or earlier.incomplete

@@ -1,4 +1,4 @@
-"""Tables that our own recorder leaves as raw files beside its captures: settings, and times of bare steps."""
+"""Tables that our own recorder writes as raw files: settings, and times of bare steps."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from magneton.schemas.clocks import REALTIME, clock_map
+from magneton.schemas.clocks import clock_map
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import Clock, OwnFormat
 from magneton.schemas.manifest import Capture, ClockAnchor
 from magneton.schemas.parquet import inspect_file, read_table
 from magneton.schemas.raw_paths import capture_folder
@@ -21,9 +22,6 @@ from magneton.transforms.staging.writer import RunWriter
 
 KNOBS, STEPS = "knobs", "steps"
 TABLES = (KNOBS, STEPS)
-FORMAT = "magneton-steps"
-# The clock of the steps; the anchors of their capture tie it to the wall clock.
-_CLOCK = "monotonic"
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,8 @@ def first_instant(items: Sequence[RecordedTable]) -> int | None:
 
 
 def _unix(times: np.ndarray, anchors: Sequence[ClockAnchor]) -> np.ndarray:
-    return clock_map(anchors, _CLOCK).convert_array(times.astype(np.int64))
+    # The clock of the steps; the anchors of their capture tie it to the wall clock.
+    return clock_map(anchors, Clock.MONOTONIC).convert_array(times.astype(np.int64))
 
 
 def write_recorded(
@@ -69,7 +68,7 @@ def write_recorded(
     writer: RunWriter,
     next_ids: NextIds,
 ) -> list[Capture]:
-    """Write the rows of such files; return the captures that nothing else is.
+    """Write the rows of such files. Return the captures that consist of such a file only.
 
     Args:
         items: the files.
@@ -120,9 +119,9 @@ def _capture_row(about: Capture, steps: dict[str, Any], count: int, base: int | 
     texts = {
         "name": about.name,
         "kind": about.kind,
-        "source_format": FORMAT,
+        "source_format": OwnFormat.STEPS,
         "file": about.file,
-        "clock": None if base is None else REALTIME,
+        "clock": None if base is None else Clock.REALTIME,
     }
     row: dict[str, Any] = {name: pa.array([value], pa.int64()) for name, value in numbers.items()}
     row |= {name: pa.array([value], pa.string()) for name, value in texts.items()}

@@ -1,4 +1,4 @@
-"""Values captures: the tables a value recorder left, checked, renumbered into the run and given their keys."""
+"""Captures of values: the tables a value recorder left, checked, renumbered into the run and given their keys."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import CaptureKind, OwnFormat
 from magneton.schemas.manifest import Capture
 from magneton.schemas.parquet import inspect_file, read_table
+from magneton.schemas.run_tables import VALUES_TABLES
 from magneton.transforms.linking.host import NextIds
 from magneton.transforms.staging.writer import RunWriter
 
-KIND = "values"
-FORMAT = "magneton-values"
-# Tables of a capture; the knobs may be missing.
-TABLES = ("ops", "tensors", "uses", "modules", "frames")
+# Beside the tables of a capture; it may be missing.
 KNOBS = "knobs"
 # Ids that a capture numbers from 0: the table that defines them, and the columns that refer to them.
 _OWN_IDS = {"ops": "op_id", "modules": "module_id", "frames": "frame_id"}
@@ -35,7 +34,7 @@ _REFERENCES = {
 
 @dataclass(frozen=True)
 class ValuesInput:
-    """The raw files of one values capture: one rank, one input.
+    """The raw files of one capture of values: one rank, one input.
 
     Attributes:
         directory: where ``ops.parquet`` and the others lie.
@@ -61,8 +60,8 @@ class ValuesInput:
             InputNotFoundError: one is missing.
             SchemaVersionError, InputFormatError: one is not what it should be.
         """
-        found = [self.directory / f"{name}.parquet" for name in TABLES]
-        for name, path in zip(TABLES, found, strict=True):
+        found = [self.directory / f"{name}.parquet" for name in VALUES_TABLES]
+        for name, path in zip(VALUES_TABLES, found, strict=True):
             inspect_file(path, name)
         knobs = self.directory / f"{KNOBS}.parquet"
         return [*found, knobs] if knobs.is_file() else found
@@ -71,7 +70,7 @@ class ValuesInput:
 def write_values(
     inputs: Sequence[ValuesInput], places: Mapping[Path, str], writer: RunWriter, next_ids: NextIds
 ) -> list[Capture]:
-    """Write the rows of values captures; return the captures for the manifest.
+    """Write the rows of captures of values; return the captures for the manifest.
 
     Args:
         inputs: the captures.
@@ -84,8 +83,8 @@ def write_values(
     """
     captures = []
     for item in sorted(inputs, key=lambda i: (i.rank, i.input_id or "")):
-        keys = {"capture": KIND, "rank": item.rank, "repeat": None, "input_id": item.input_id}
-        tables = {name: read_table(item.directory / f"{name}.parquet", name) for name in TABLES}
+        keys = {"capture": CaptureKind.VALUES, "rank": item.rank, "repeat": None, "input_id": item.input_id}
+        tables = {name: read_table(item.directory / f"{name}.parquet", name) for name in VALUES_TABLES}
         _renumber(tables, next_ids, item.directory)
         knobs = item.directory / f"{KNOBS}.parquet"
         if knobs.is_file():
@@ -95,9 +94,9 @@ def write_values(
         count = tables["ops"].num_rows
         file = places[item.file]
         row: dict[str, Any] = {
-            "name": [KIND],
-            "kind": [KIND],
-            "source_format": [FORMAT],
+            "name": [CaptureKind.VALUES],
+            "kind": [CaptureKind.VALUES],
+            "source_format": [OwnFormat.VALUES],
             "file": [file],
             "incomplete": [item.incomplete],
             "n_raw": [count],
@@ -108,11 +107,11 @@ def write_values(
         writer.write("captures", 1, keys, {n: v if isinstance(v, pa.Array) else pa.array(v) for n, v in row.items()})
         captures.append(
             Capture(
-                name=KIND,
-                kind=KIND,
+                name=CaptureKind.VALUES,
+                kind=CaptureKind.VALUES,
                 rank=item.rank,
                 input_id=item.input_id,
-                source_format=FORMAT,
+                source_format=OwnFormat.VALUES,
                 file=file,
                 incomplete=item.incomplete,
             )

@@ -1,9 +1,9 @@
-"""Input formats, one file each, behind one small seam.
+"""Input formats, one file each, behind one small interface.
 
 A source is a module (or object) with
 
 * ``FORMAT``: the name written to ``captures.source_format``;
-* ``sniff(head: bytes, path: Path) -> bool``: does this look like ours? ``head`` is the first 64 KiB of the file *after*
+* ``sniff(head: bytes, path: Path) -> bool``: does the file have this format? ``head`` is the first 64 KiB of the file *after*
   decompression (gzip and zstd are recognised by their first bytes), whatever the file is called;
 * ``read(source: Input, stage: Stage, limits: Limits) -> None``: stage every event (see ``magneton.transforms.staging.stage``
   for the columns and the rules) and fill ``stage.info``. ``source.blocks()`` yields decompressed bytes in blocks within
@@ -79,7 +79,7 @@ def find_source(head: bytes, path: Path) -> Source:
         if source.sniff(head, path):
             return source
     raise InputFormatError(
-        "is empty" if not head.strip() else "is not in a format we read",
+        "is empty" if not head.strip() else "is not in a known trace format",
         path=path,
         remedy="give a trace file: docs/traces.md lists what can be read",
     )

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from magneton.schemas.kinds import Clock
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.sources import Input
 from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, parse, read_list, usable
@@ -45,7 +46,7 @@ def decode(events: Events, notes: Notes) -> Iterator[Row]:
         notes: filled on the way.
     """
     notes.framework = "xla"
-    notes.clock = "session"
+    notes.clock = Clock.SESSION
     tracks = _Tracks()
     operations: set[str] = set()
     for raw in events():

@@ -1,4 +1,4 @@
-"""A decompressed file on disk, for formats that are read from many places: the input itself where it is plain."""
+"""A decompressed file on disk, for formats that need random access. An input that is not compressed is used as it is."""
 
 from __future__ import annotations
 

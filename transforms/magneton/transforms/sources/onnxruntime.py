@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from magneton.schemas.kinds import Activity, Clock
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.sources import Input
 from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, read_list, usable
@@ -48,7 +49,7 @@ def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]
         notes: filled on the way.
     """
     notes.framework = "onnxruntime"
-    notes.clock = "session"
+    notes.clock = Clock.SESSION
     with_devices = any(b'"Kernel"' in raw or b'"Api"' in raw for raw in events())
     node: dict[str, Any] = {}
     runs = last_run = 0
@@ -115,9 +116,9 @@ def _tensors(listed: Any) -> tuple[list[str] | None, list[Any] | None]:
 def _kernel(event: ChromeEvent) -> dict[str, Any]:
     args = event.args
     moved = event.name.lower()
-    kinds = {"memcpy": "gpu_memcpy", "memset": "gpu_memset"}
+    kinds = {"memcpy": Activity.MEMCPY, "memset": Activity.MEMSET}
     return {
-        "category": next((kind for word, kind in kinds.items() if word in moved), "kernel"),
+        "category": next((kind for word, kind in kinds.items() if word in moved), Activity.KERNEL),
         "stream": int64(args.get("stream")),
         "grid": _triple(args, "grid"),
         "block": _triple(args, "block"),

@@ -1,4 +1,4 @@
-"""What a source that decodes row by row hands on: rows of the tables, the fate of every event, and what it noticed."""
+"""What a source that decodes row by row returns: rows of tables, counts of events, and warnings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Row = tuple[str, dict[str, Any]]
 
 @dataclass
 class Notes:
-    """What is known of an input after all its rows were taken.
+    """Facts about an input; complete after all its rows were read.
 
     Attributes:
         framework, base_unix_ns, clock, devices, versions, metadata, incomplete: as in ``staging.SourceInfo``.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from magneton.schemas.kinds import Activity, Clock
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.sources import Input
 from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, parse, read_list, usable
@@ -50,7 +51,7 @@ def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]
         notes: filled on the way.
     """
     notes.framework = "tensorflow"
-    notes.base_unix_ns, notes.clock = 0, "realtime"
+    notes.base_unix_ns, notes.clock = 0, Clock.REALTIME
     processes, tensors = _survey(events(), notes)
     all_streams = {m["device"] for m in map(_STREAM.search, processes.values()) if m and m["stream"] == "all"}
     for event in usable(events(), notes):
@@ -121,9 +122,9 @@ def _operator(event: ChromeEvent, process: str, tensors: dict[str, _Tensor]) -> 
 
 def _kernel(event: ChromeEvent, stream: re.Match[str]) -> dict[str, Any]:
     name = event.name.upper()
-    kinds = {"MEMCPY": "gpu_memcpy", "MEMSET": "gpu_memset"}
+    kinds = {"MEMCPY": Activity.MEMCPY, "MEMSET": Activity.MEMSET}
     return {
-        "category": next((kind for word, kind in kinds.items() if word in name), "kernel"),
+        "category": next((kind for word, kind in kinds.items() if word in name), Activity.KERNEL),
         "device": int(stream["device"]),
         "stream": int(stream["stream"]) if stream["stream"].isdigit() and len(stream["stream"]) < 19 else None,
         "attributes": attributes(node=event.args.get("name")),

@@ -1,1 +1,1 @@
-"""Events of one capture between reading and writing: where they wait, and how they come out in order."""
+"""Events of one capture between reading and writing: kept in bounded memory, returned in order of time."""

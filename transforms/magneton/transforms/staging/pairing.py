@@ -1,8 +1,8 @@
 """Pairing begins with ends once a file is complete: ``B``/``E`` per thread, ``b n e`` and ``S T p F`` per id.
 
-Ends are matched in the order of time, not of the file. An end closes the innermost open begin of its thread, whatever it
-is called (a differing name is noted). Of several at one instant, ends of what began earlier come first, then begins, then
-ends of what began just now. A begin without an end has no known length; an end without a begin is quarantined.
+Ends are matched in order of time, not in the order of the file. An end closes the innermost open begin of its thread. If their names
+differ, a warning says so. Of several events at one instant, ends of earlier slices come first, then begins, then ends of slices that
+began at this instant. A begin without an end has no known length; an end without a begin is quarantined.
 """
 
 from __future__ import annotations
@@ -12,10 +12,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from magneton.schemas.kinds import Flag
 from magneton.transforms.staging.stage import NONE, OPEN, Stage
-
-UNTERMINATED_SLICE = "unterminated_slice"
-UNTERMINATED_ASYNC = "unterminated_async"
 
 
 @dataclass(slots=True)
@@ -69,12 +67,12 @@ def pair(stage: Stage) -> Iterator[Paired]:
         yield from _spans(stage, [e for e in edges if e.phase not in "BE"], spans)
     for begin in itertools.chain.from_iterable(sync.values()):
         stage.count(kept=1)
-        stage.warn(UNTERMINATED_SLICE, f"{begin.name!r} begins and never ends")
-        yield Paired(begin, OPEN, "slice", UNTERMINATED_SLICE)
+        stage.warn(Flag.UNTERMINATED_SLICE, f"{begin.name!r} begins and never ends")
+        yield Paired(begin, OPEN, "slice", Flag.UNTERMINATED_SLICE)
     for begin in itertools.chain.from_iterable(spans.values()):
         stage.count(kept=1)
-        stage.warn(UNTERMINATED_ASYNC, f"the async span {begin.name!r} begins and never ends")
-        yield Paired(begin, OPEN, "async", UNTERMINATED_ASYNC)
+        stage.warn(Flag.UNTERMINATED_ASYNC, f"the async span {begin.name!r} begins and never ends")
+        yield Paired(begin, OPEN, "async", Flag.UNTERMINATED_ASYNC)
     stage.drop("edges")
 
 

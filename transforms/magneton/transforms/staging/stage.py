@@ -1,4 +1,4 @@
-"""The staging area between the sources (one per input format) and the shared steps that nest, link and write.
+"""The staging area between the sources (one per input format) and the later steps, which nest, link and write.
 
 A source turns one input file into *staged events*: rows with the columns of the run tables (`schemas/run_tables.py`)
 minus everything the shared steps derive (ids, parents, depths, modules, steps, links). It hands them over in columns
@@ -46,7 +46,7 @@ from numpy.typing import NDArray
 
 NONE = -(2**63)
 NO_TEXT = -1
-# Length of a slice that was begun and never ended: unknown, and around all that follows.
+# Length of a slice that never ended. The length is unknown, and the slice encloses everything that follows.
 OPEN = -1
 FLUSH_ROWS = 32_768
 BATCH_ROWS = 32_768
@@ -195,7 +195,7 @@ class SourceInfo:
         rank: rank of the process; None where the input names none.
         world_size: number of ranks of the job.
         devices: device properties as written by the system.
-        versions: versions of the system and of what it stands on.
+        versions: versions of the system and of its libraries.
         metadata: other top-level fields (no host names, user names or paths).
         incomplete: the input was cut off.
     """

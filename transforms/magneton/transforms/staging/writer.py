@@ -1,4 +1,4 @@
-"""Writing the tables of a run: columns of the inner form to Parquet, on a thread of their own."""
+"""Writing the tables of a run: columns of the internal form to Parquet, on a separate thread."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Sharing a device's energy out among what ran: at each instant its power is split equally among the kernels then running.
+"""Dividing the energy of a device among its kernels: at each instant the power is divided equally among the running kernels.
 
-The rule needs no model of the sensor and conserves energy exactly, and knows nothing of which kernel draws more: its numbers
-are ``apportioned`` and are shown, never judged. Time in which nothing ran is ``idle``; kernels that nothing launched (their
-launch lies before the recording) are ``unattributed``: no operator is blamed for them.
+Example: two kernels overlap for 1 ms while the device draws 300 W. Each gets 0.15 J. The rule needs no model of the sensor, and no
+energy is lost. It does not know which kernel draws more, so its energies are ``apportioned``: they are shown, and no finding
+rests on them. Energy while nothing ran is ``idle``. Energy of kernels that nothing in the recording launched is ``unattributed``:
+it belongs to no operator.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pyarrow.compute as pc
 
 from magneton.analysis.energy.measure.power import Grid, PowerCurve, cut
 from magneton.analysis.energy.measure.result import LABELS, EnergyResult, Window
+from magneton.schemas.kinds import EnergyLabel, Flag
 
 Times = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
@@ -44,25 +46,26 @@ NO_CLASS = "other"
 
 @dataclass(frozen=True)
 class EnergyAttribution:
-    """Energy of one device over a window, shared out.
+    """Energy of one device over a window, divided among its kernels.
 
     Attributes:
         device_kind: kind of the device.
         device_id: its name with the sensor.
         window: the window.
-        kernels: one row per kernel of the device (``KERNEL_ENERGY``): J inside the window, NULL where no power is known;
-            ``low_j`` and ``high_j`` enclose what it may have been. Kernels outside the window have NULL. ``from_j`` and ``to_j`` are
-            the device's energy up to the first and to the end of the last stretch between samples that a kernel touches:
-            kernels that touch one stretch share its energy, so that their upper bounds do not add up. NULL where they do.
-        total_j: energy of the device where it is known; NULL when nothing is.
-        low_j: lower end of the total's 95 % interval; NULL without a model of the sensor.
+        kernels: one row per kernel of the device (``KERNEL_ENERGY``). ``energy_j`` is the energy inside the window, J; NULL where
+            no power is known and for kernels outside the window. ``low_j`` and ``high_j`` are its bounds. ``from_j`` and
+            ``to_j`` say which stretches between samples the kernel touches, as running totals of the device's energy: up to
+            the start of the first stretch, and up to the end of the last. Kernels that touch one stretch share its energy,
+            so their upper bounds do not add up. ``from_j`` and ``to_j`` are NULL where upper bounds do add up.
+        total_j: energy of the device where it is known; None when nothing is.
+        low_j: lower end of the total's 95 % interval; None without a model of the sensor.
         high_j: its upper end.
         idle_j: energy while nothing ran.
         unattributed_j: energy of kernels that nothing launched.
         total: how the total was measured: coverage, gaps, field, warnings.
         label: weakest label of the kernels' numbers, one of ``LABELS``.
         simulated: the power was simulated.
-        idle_w: power at rest that static shares use; NULL where it is not known.
+        idle_w: power at rest that static shares use; None where it is not known.
         warnings: codes, sorted.
         refusals: why classes could not be told apart, one sentence each.
         groups: classes merged because only their sum is known, where a model was used.
@@ -78,7 +81,7 @@ class EnergyAttribution:
     idle_j: float | None
     unattributed_j: float | None
     total: EnergyResult
-    label: str = "apportioned"
+    label: str = EnergyLabel.APPORTIONED
     simulated: bool = False
     idle_w: float | None = None
     warnings: tuple[str, ...] = ()
@@ -139,13 +142,13 @@ def apportion(
     idle_w: float | None = None,
     simulated: bool = False,
 ) -> EnergyAttribution:
-    """Share the energy of one device out equally among the kernels that run at each instant.
+    """Divide the energy of one device equally among the kernels that run at each instant.
 
     Args:
         kernels: rows of ``kernels`` of this device (``kernel_id, ts_ns, dur_ns, kernel_class, launch_id, op_id``), on the
             time line of the power.
         curve: power of the device.
-        total: its energy over the window, for what is said about it.
+        total: its energy over the window; coverage and warnings are taken from it.
         window: ns.
         idle_w: power at rest, W, for static and dynamic shares.
         simulated: the power was simulated.
@@ -177,7 +180,7 @@ def apportion(
             "high_j": _nullable(np.maximum(outer[1] - outer[0], energy), known),
             "from_j": _nullable(outer[0], known),
             "to_j": _nullable(np.maximum(outer[1], outer[0] + energy), known),
-            "label": pa.array(["apportioned"] * len(energy), pa.string()),
+            "label": pa.array([EnergyLabel.APPORTIONED] * len(energy), pa.string()),
             "n_samples_inside": pa.array(np.where(work.ran, inside, 0).astype(np.int64)),
             "flags": pa.array([f or None for f in flags], pa.string()),
         },
@@ -204,7 +207,7 @@ def apportion(
     busy_s = float(grid.seconds[running > 0].sum())
     busy_j = math.fsum(grid.joules[running > 0].tolist())
     if idle_w is not None and busy_s > 0 and busy_j < idle_w * busy_s:
-        found = replace(found, warnings=tuple(sorted({*found.warnings, "below_idle_baseline"})))
+        found = replace(found, warnings=tuple(sorted({*found.warnings, Flag.BELOW_IDLE_BASELINE})))
     return found
 
 
@@ -234,11 +237,11 @@ def _over(pieces: Values, first: npt.NDArray[np.intp], last: npt.NDArray[np.intp
 
 
 def _bounds(curve: PowerCurve, grid: Grid, share_j: Values, work: _Work) -> tuple[Values, Values]:
-    """Return what each kernel used at least, J, and the stretches between samples within which it used what it used.
+    """Return the least energy of each kernel, J, and the stretches between samples that it touches.
 
-    Nothing says when within a stretch its energy was used. So at least the kernel's share of the stretches that lie
-    wholly within it, and at most all the energy of the stretches it touches: these are given as the device's energy up to
-    the first and up to the end of the last, shape (2, kernels).
+    It is unknown when within a stretch the energy was used. So a kernel used at least its share of the stretches that lie
+    wholly within it, and at most all the energy of the stretches it touches. The stretches are given as running totals of
+    the device's energy, up to the start of the first and up to the end of the last; shape (2, kernels).
     """
     count = len(curve.t_ns)
     if count < 2:

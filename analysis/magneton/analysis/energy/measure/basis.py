@@ -7,32 +7,32 @@ from typing import Protocol
 
 from magneton.analysis.energy.measure.result import EnergyResult
 from magneton.schemas.errors import NotComparableError
-
-GROSS, DYNAMIC = "gross", "dynamic"
-BELOW_IDLE = "below_idle_baseline"
+from magneton.schemas.kinds import EnergyBasis, Flag
 
 
 def dynamic(result: EnergyResult, idle_w: float) -> EnergyResult:
-    """Return the energy above rest, labelled so; negative (and flagged) where the device drew less than at rest.
+    """Return the energy above rest, with the basis ``dynamic``.
+
+    It is negative, with a warning, if the device drew less than at rest.
 
     Args:
         result: gross energy over a window.
-        idle_w: power at rest, W, from a window of its own: the least power under load says nothing of rest.
+        idle_w: power at rest, W, from a window in which the device rested. The least power under load is not the power at rest.
 
     Raises:
         NotComparableError: the energy is not gross.
     """
-    if result.basis != GROSS:
+    if result.basis != EnergyBasis.GROSS:
         raise NotComparableError(f"power at rest was already taken from an energy of basis {result.basis}")
     rest = idle_w * (result.covered_s or 0.0)
     value = None if result.value_j is None else result.value_j - rest
     lower = None if result.lower_bound_j is None else result.lower_bound_j - rest
-    found = replace(result, value_j=value, lower_bound_j=lower, bridged_j=None, basis=DYNAMIC)
-    return found.with_warnings([BELOW_IDLE]) if value is not None and value < 0 else found
+    found = replace(result, value_j=value, lower_bound_j=lower, bridged_j=None, basis=EnergyBasis.DYNAMIC)
+    return found.with_warnings([Flag.BELOW_IDLE_BASELINE]) if value is not None and value < 0 else found
 
 
 class Based(Protocol):
-    """An energy that says what it counts."""
+    """An energy with a basis: ``gross`` or ``dynamic``."""
 
     @property
     def basis(self) -> str: ...  # noqa: D102

@@ -1,4 +1,4 @@
-"""Which physical GPU a program means by device 0, 1, ...: the visible-devices variables, read as the runtimes read them."""
+"""Which physical GPU a program calls device 0, 1, ...: visible-devices variables, interpreted as the runtimes do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def map_devices(
         used: device numbers in the trace.
         physical: (index, id) of all GPUs of the machine, index as the management library counts (PCI order).
         env: environment of the program.
-        explicit: the answer, where somebody wrote it down; nothing else is then looked at.
+        explicit: the mapping, where the caller knows it. The other arguments are then ignored.
 
     Raises:
         InsufficientPowerDataError: the devices cannot be told apart from what is known, or one that was used is not
@@ -81,7 +81,7 @@ def _finish(ids: dict[int, str], logged: list[str], wanted: list[int], codes: se
 
 
 def _visible(ids: dict[int, str], env: Mapping[str, str], codes: set[str]) -> dict[int, str]:
-    """Apply the visible-devices variables; ROCm's two apply one after the other, HIP's to what ROCR's left."""
+    """Apply the visible-devices variables. ROCm has two: HIP's list counts the devices that ROCR's list leaves."""
     if CUDA_VISIBLE in env or not {ROCR_VISIBLE, HIP_VISIBLE} & env.keys():
         # Without an order, CUDA puts the fastest GPU first. That is the PCI order only where all are alike.
         by_uuid = not any(e.strip().lstrip("-").isdigit() for e in env.get(CUDA_VISIBLE, "0").split(","))
@@ -92,7 +92,7 @@ def _visible(ids: dict[int, str], env: Mapping[str, str], codes: set[str]) -> di
 
 
 def _select(ids: dict[int, str], entries: str | None, codes: set[str]) -> dict[int, str]:
-    """Return the devices of a list; it ends at the first entry that names no device, or names one again."""
+    """Return the devices of a list. As in the runtimes, the list ends at the first entry that is invalid or a repetition."""
     if entries is None:
         return ids
     chosen: list[str] = []

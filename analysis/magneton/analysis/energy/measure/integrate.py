@@ -2,17 +2,17 @@
 
 The rules:
 
-* Power runs straight between neighbouring samples (trapezoid); a window edge between two samples is interpolated;
-  nothing is extrapolated beyond the first and last sample.
-* Samples further apart than ``max_gap`` leave a gap, which is reported and not bridged. Where the user sets none it is
-  ``max(1 s, 3 x median interval of the whole series)``: logs of one reading per 30 s are normal, a sampler that hung is
-  not. Fewer than four samples show no cadence, and 1 s holds.
-* A counter's energy is the sum of its differences, however far apart its readings are; between two readings it runs
-  straight. Across a reset the energy is unknown. A wrap is undone when the counter's range is known and the power this
-  implies is possible, and is unknown otherwise. Where another whole wrap would be possible too, the interval is unknown
-  and its difference a lower bound.
-* Samples of one instant that disagree count with the mean of their values (power), or not at all (counter).
-* What is unknown is NULL, never 0.
+* Power runs straight between neighbouring samples (trapezoid). A window edge between two samples is interpolated. Nothing is
+  extrapolated beyond the first and last sample.
+* Samples further apart than ``max_gap`` leave a gap, which is reported and not bridged. Unless the user sets it, ``max_gap`` is
+  ``max(1 s, 3 x median interval of the whole series)``. Example: with one reading every 30 s it is 90 s. With fewer than four
+  samples it is 1 s.
+* The energy of a counter is the sum of its differences, however far apart its readings are. Between two readings it runs
+  straight. Across a reset the energy is unknown. A wrap is undone if the range of the counter is known and the resulting power is
+  possible; otherwise the energy is unknown. If a second wrap in the same interval would be possible too, the energy of the
+  interval is unknown and the difference is its lower bound.
+* Samples of one instant that disagree count with their mean (power), or are left out (counter).
+* Unknown energy is None, never 0.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from magneton.analysis.energy.measure.result import EnergyResult, Window
 MIN_GAP_NS = 1_000_000_000
 GAP_CADENCES = 3
 MIN_SAMPLES_FOR_CADENCE = 4
-# More than any one device draws today: a wrap that implies more power was none.
+# More than one device draws today. A wrap that implies more power cannot have happened.
 MAX_POWER_W = 1000.0
 
 Times = npt.NDArray[np.int64]
@@ -51,7 +51,7 @@ class Samples:
 
     @property
     def cadence_ns(self) -> float | None:
-        """Median interval, ns; NULL with fewer than two samples."""
+        """Median interval, ns; None with fewer than two samples."""
         return float(np.median(np.diff(self.t_ns))) if len(self.t_ns) > 1 else None
 
 
@@ -200,7 +200,7 @@ class CounterDeltas:
 
     Attributes:
         delta_j: J between readings i and i + 1; NaN where it is not known.
-        lower_j: J that it is at least.
+        lower_j: lower bound of it, J.
         wrapped: a wrap was undone.
         reset: the counter went back and no wrap explains it.
         unsure: it may have wrapped more often than could be seen.
@@ -267,7 +267,7 @@ def integrate_counter(
     gaps = _gaps(cut, covered, window)
     inside = _inside(samples.t_ns, window)
     known = (delta[covered] * share[covered]).tolist()
-    # Of an unknown interval that the window only cuts, nothing can be said.
+    # An unknown interval gives a lower bound only if it lies wholly within the window.
     bounds = lower[~covered & whole].tolist()
     value = math.fsum(known) if covered_ns else None
     if window.length_ns == 0 and _within(samples.t_ns, window):
@@ -278,7 +278,7 @@ def integrate_counter(
         codes.add("counter_range_unknown" if may_wrap and range_j is None else "counter_reset")
     if unsure.any():
         codes.add("possible_multiple_wraps")
-    # Between readings of a counter there are no gaps; what is uncovered there, the codes above explain.
+    # A counter has no gaps between its readings. The codes above explain the parts that are not covered.
     codes.discard("power_gap")
     if reset.any() or unsure.any():
         codes.discard("no_power_data")

@@ -9,7 +9,8 @@ import numpy.typing as npt
 
 from magneton.analysis.energy.measure.integrate import Samples, counter_deltas, default_max_gap_ns
 from magneton.analysis.energy.measure.result import Window
-from magneton.analysis.energy.measure.totals import COUNTER, SensorSeries
+from magneton.analysis.energy.measure.totals import SensorSeries
+from magneton.schemas.kinds import PowerField
 
 Times = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
@@ -56,7 +57,7 @@ class PowerCurve:
 def power_curve(series: SensorSeries, *, max_gap_ns: float | None = None, range_j: float | None = None) -> PowerCurve:
     """Return the power of one series, by the rules of ``integrate``: the same energy over every window."""
     samples = series.samples
-    if series.field == COUNTER:
+    if series.field == PowerField.ENERGY_COUNTER:
         return _from_counter(samples, range_j)
     limit = default_max_gap_ns(samples) if max_gap_ns is None else max_gap_ns
     v = samples.values

@@ -1,4 +1,4 @@
-"""What an energy over a window is: a number or nothing, how much of the window it covers, and where it comes from."""
+"""An energy over a window: a number or None, how much of the window it covers, and its provenance."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from magneton.schemas.errors import InsufficientPowerDataError, NotComparableError
+from magneton.schemas.kinds import EnergyBasis, EnergyLabel
 
 # Weakest last; a sum inherits the weakest label of its parts.
-LABELS = ("measured", "replayed", "disaggregated", "apportioned", "modelled", "not_identifiable")
+LABELS: tuple[str, ...] = tuple(EnergyLabel)
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Provenance:
         fields_not_used: other readings of the device that could have given an energy.
     """
 
-    label: str = "measured"
+    label: str = EnergyLabel.MEASURED
     source: str | None = None
     name: str | None = None
     device_kind: str | None = None
@@ -56,16 +57,16 @@ class EnergyResult:
     """Energy over one window.
 
     Attributes:
-        value_j: energy of the covered part, J; NULL when nothing is covered (never 0 for "unknown").
+        value_j: energy of the covered part, J; None when nothing is covered (never 0 for "unknown").
         lower_bound_j: the energy is at least this; equals ``value_j`` unless a counter reset or may have wrapped.
-        bridged_j: what it would be if gaps between samples were bridged by a straight line: an estimate, never measured.
-        window_s: length of the window, s; NULL for a difference between two snapshots without times.
+        bridged_j: an estimate with the gaps between samples bridged by straight lines. It is never called measured.
+        window_s: length of the window, s; None for a difference between two snapshots without times.
         covered_s: how much of it is measured, s.
         gaps: the parts that are not, as (start ns, end ns).
         n_samples_inside: samples within the window, its edges included.
-        max_gap_s: longest interval between samples that was bridged, s; NULL for counters.
+        max_gap_s: longest interval between samples that was bridged, s; None for counters.
         cadence_s: median interval between samples over the whole series, s.
-        min_window_for_trust_s: windows shorter than this mean little with this field.
+        min_window_for_trust_s: shortest window, s, for which this sensor field is good.
         n_resets: counter resets inside the window.
         n_wraps: counter wraps inside the window that were undone.
         warnings: codes of ``schemas.codes.WARNING_CODES``, sorted.
@@ -87,11 +88,11 @@ class EnergyResult:
     n_wraps: int = 0
     warnings: tuple[str, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
-    basis: str = "gross"
+    basis: str = EnergyBasis.GROSS
 
     @property
     def coverage(self) -> float | None:
-        """Covered share of the window, 0 to 1; NULL where the window has no length."""
+        """Covered share of the window, 0 to 1; None where the window has no length."""
         if not self.window_s or self.covered_s is None:
             return None
         return self.covered_s / self.window_s
@@ -128,7 +129,7 @@ def need_coverage(result: EnergyResult, minimum: float = 0.9, what: str = "the w
 
 
 def need_same_field(a: EnergyResult, b: EnergyResult) -> None:
-    """Refuse to compare energies read through different fields: their errors differ by more than most differences.
+    """Refuse to compare energies from different sensor fields. The errors of two fields differ by more than most differences.
 
     Raises:
         NotComparableError: the fields differ.
@@ -143,7 +144,7 @@ def need_same_field(a: EnergyResult, b: EnergyResult) -> None:
 def sum_results(results: Iterable[EnergyResult]) -> EnergyResult:
     """Return the energy of several devices over the same window.
 
-    Unknown plus anything is unknown; the known part stays as lower bound. The label is the weakest of all.
+    If one energy is unknown, the sum is unknown, and the known part is its lower bound. The label is the weakest of all.
 
     Raises:
         ValueError: there is nothing to sum, or the windows differ in length or the basis.

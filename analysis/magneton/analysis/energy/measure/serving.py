@@ -1,7 +1,7 @@
-"""Energy by span, phase, token and request: what can be said even where kernels cannot be told apart.
+"""Energy by span, phase, token and request. It is known even where kernels cannot be told apart.
 
-The energy of a span is that of its device over the span's time (its idle time included): the basis is the ``annotation window``.
-Where spans overlap, each instant is split equally among them, so that a sum over spans never exceeds what the device used.
+The energy of a span is the energy of its device over the time of the span, idle time included.
+Where spans overlap, each instant is divided equally among them. So a sum over spans never exceeds what the device used.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from magneton.analysis.energy.measure.power import PowerCurve, cut
 from magneton.analysis.energy.measure.result import Window
+from magneton.schemas.kinds import EnergyLabel
 
 PREFILL, DECODE, MIXED = "prefill", "decode", "mixed"
 BASIS = "annotation window"
@@ -39,7 +40,7 @@ class SpanEnergies:
     """Energy of spans.
 
     Attributes:
-        energy_j: of each span, J, in their order; NULL where no power is known in it.
+        energy_j: of each span, J, in their order; None where no power is known in it.
         covered: share of each span in which power is known.
         total_j: energy of the time that any of them covers, J; what ``energy_j`` sums to.
     """
@@ -83,15 +84,15 @@ class Request:
 
 @dataclass(frozen=True)
 class ServingEnergy:
-    """Energy of serving, by phase, token and request. A number per token always says which phases are in it.
+    """Energy of serving, by phase, token and request. The name of a number per token says which phases it includes.
 
     Attributes:
-        prefill_j: energy of the prefill steps; NULL where there were none.
+        prefill_j: energy of the prefill steps; None where there were none.
         decode_j: of the decode steps.
         mixed_j: of steps that did both; it is not divided.
         total_j: of all steps.
-        j_per_prompt_token: prefill over prompt tokens; NULL with mixed steps.
-        j_per_output_token_decode_only: decode over output tokens; NULL with mixed steps.
+        j_per_prompt_token: prefill over prompt tokens; None with mixed steps.
+        j_per_output_token_decode_only: decode over output tokens; None with mixed steps.
         j_per_output_token_all: everything over output tokens.
         per_request_j: for each request, its share by phase: prefill by prompt tokens, the rest by output tokens (mixed steps
             by both).
@@ -106,7 +107,7 @@ class ServingEnergy:
     j_per_output_token_decode_only: float | None
     j_per_output_token_all: float | None
     per_request_j: Mapping[str, Mapping[str, float]]
-    label: str = "apportioned"
+    label: str = EnergyLabel.APPORTIONED
     energy_basis: str = BASIS
 
 

@@ -1,4 +1,4 @@
-"""Energy of devices over windows, from the table ``power``: which reading is used, and what it was chosen over."""
+"""Energy of devices over windows, from the table ``power``: which sensor field is used, and which were not."""
 
 from __future__ import annotations
 
@@ -19,17 +19,27 @@ from magneton.analysis.energy.measure.integrate import (
     prepare,
 )
 from magneton.analysis.energy.measure.result import EnergyResult, Provenance, Window
+from magneton.schemas.kinds import DeviceKind, PowerField
 
-COUNTER, INSTANT, PLAIN, AVERAGE = "energy_counter", "power_instant", "power", "power_average"
-# Best first: a counter misses nothing between readings; a plain power field may be either of the two below.
-PREFERENCE = (COUNTER, INSTANT, PLAIN, AVERAGE)
-# A field that covers less of the window than this share of the best one steps back.
+# Best first. A counter misses nothing between readings. A plain power field may be instant or an average.
+PREFERENCE = (PowerField.ENERGY_COUNTER, PowerField.POWER_INSTANT, PowerField.POWER, PowerField.POWER_AVERAGE)
+# A field is passed over if it covers less than this share of the time that the best-covering field covers.
 MIN_RELATIVE_COVERAGE = 0.95
 # The averaging fields of NVIDIA GPUs average over about a second.
 AVERAGE_WINDOW_S = 1.0
 _WINDOW_IN_NAME = re.compile(r"_(\d{1,6})(ms|s)")
 # Device kinds whose counters wrap (RAPL zones).
-WRAPPING_KINDS = frozenset({"cpu", "cpu_package", "package", "dram", "core", "uncore", "psys"})
+WRAPPING_KINDS = frozenset(
+    {
+        DeviceKind.CPU,
+        DeviceKind.CPU_PACKAGE,
+        DeviceKind.PACKAGE,
+        DeviceKind.DRAM,
+        DeviceKind.CORE,
+        DeviceKind.UNCORE,
+        DeviceKind.PSYS,
+    }
+)
 
 Device = tuple[str | None, str | None]
 
@@ -74,7 +84,7 @@ def series_of(power: pa.Table, fields: Sequence[str] = PREFERENCE) -> list[Senso
     for key in sorted(groups, key=lambda k: tuple(part or "" for part in k)):
         source, name, kind, device_id, field = key
         at = np.array(groups[key], dtype=np.int64)
-        samples = prepare(t[at], values[at], counter=field == COUNTER)
+        samples = prepare(t[at], values[at], counter=field == PowerField.ENERGY_COUNTER)
         result.append(SensorSeries(source, name, kind, device_id, field or "", samples))
     return result
 
@@ -87,7 +97,7 @@ def series_energy(
     range_j: float | None = None,
     max_power_w: float = MAX_POWER_W,
 ) -> EnergyResult:
-    """Return the energy of one series over a window, with what its field is worth."""
+    """Return the energy of one series over a window, with the warnings that belong to its field."""
     origin = Provenance(
         source=series.source,
         name=series.name,
@@ -95,7 +105,7 @@ def series_energy(
         device_id=series.device_id,
         field=series.field,
     )
-    if series.field == COUNTER:
+    if series.field == PowerField.ENERGY_COUNTER:
         found = integrate_counter(
             series.samples,
             window,
@@ -106,14 +116,14 @@ def series_energy(
         return replace(found, provenance=origin)
     gap = None if max_gap_s is None else max_gap_s * 1e9
     found = replace(integrate_power(series.samples, window, max_gap_ns=gap), provenance=origin)
-    if series.field == INSTANT:
+    if series.field == PowerField.POWER_INSTANT:
         return found
-    code = "averaged_power_field" if series.field == AVERAGE else "power_window_unknown"
+    code = "averaged_power_field" if series.field == PowerField.POWER_AVERAGE else "power_window_unknown"
     return replace(found.with_warnings([code]), min_window_for_trust_s=averaging_s(series.name))
 
 
 def averaging_s(name: str | None) -> float:
-    """Return how long a field averages, s: as its name says (``power_average_500ms``), else what GPUs usually do."""
+    """Return over what time a field averages, s: as its name says (``power_average_500ms``), else 1 s, as GPUs usually do."""
     match = _WINDOW_IN_NAME.search(name or "")
     return int(match.group(1)) / (1000 if match.group(2) == "ms" else 1) if match else AVERAGE_WINDOW_S
 
@@ -129,15 +139,15 @@ def device_energy(
 ) -> dict[Device, EnergyResult]:
     """Return the energy of every device in a table ``power`` over a window.
 
-    For each device one series is used: the most preferred field among those that cover nearly as much of the window as
-    the best does (``MIN_RELATIVE_COVERAGE``). Fields are never mixed, and what was not used is named.
+    One series is used for each device: the first field of ``fields`` that covers nearly as much of the window as the
+    best-covering one (``MIN_RELATIVE_COVERAGE``). Fields are never mixed. The result names the fields that were not used.
 
     Args:
         power: see ``series_of``.
         window: ns, on the time line of ``power``.
         fields: fields that may be used, best first.
         max_gap_s: longest interval between power samples that is bridged, s.
-        counter_ranges_j: values at which counters start again at 0, J, where known beside what the readings say themselves.
+        counter_ranges_j: values at which counters start again at 0, J. They are added to the ranges that the readings state.
         max_power_w: more than a device can draw.
     """
     candidates: dict[Device, list[tuple[SensorSeries, EnergyResult]]] = {}
@@ -175,7 +185,7 @@ def _by_name(item: tuple[Device, object]) -> tuple[str, str]:
 
 
 def _devices(power: pa.Table) -> set[Device]:
-    """Return the devices from which power or energy was asked, whether or not they answered."""
+    """Return the devices whose power or energy was read, also if no reading has a value."""
     if power.num_rows == 0:
         return set()
     asked = power.filter(pc.is_in(power["unit"], pa.array(["W", "J"])))
@@ -202,7 +212,11 @@ def _choose(
 def preferred(
     found: Sequence[tuple[SensorSeries, EnergyResult]], fields: Sequence[str] = PREFERENCE
 ) -> tuple[SensorSeries, EnergyResult]:
-    """Return the reading to believe of several of one device: by field, among those that cover about as much as any."""
+    """Return the series of a device to use, and its energy.
+
+    Series that cover clearly less than the best-covering one are passed over. Of the others, the first field of ``fields``
+    is taken.
+    """
     best = max(result.covered_s or 0.0 for _, result in found)
     near = [pair for pair in found if (pair[1].covered_s or 0.0) >= MIN_RELATIVE_COVERAGE * best]
     order = {field: i for i, field in enumerate(fields)}
@@ -223,7 +237,7 @@ def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResul
     before, after = _counters(first), _counters(last)
     result: dict[Device, EnergyResult] = {}
     for device in sorted({*before, *after}, key=lambda d: (d[0] or "", d[1] or "")):
-        origin = Provenance(device_kind=device[0], device_id=device[1], field=COUNTER)
+        origin = Provenance(device_kind=device[0], device_id=device[1], field=PowerField.ENERGY_COUNTER)
         start, end = before.get(device), after.get(device)
         codes: tuple[str, ...] = ()
         value, lower = None, None
@@ -238,8 +252,8 @@ def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResul
 
 
 def _counters(power: pa.Table) -> dict[Device, float | None]:
-    """Return the one counter reading of each device; NULL where there is none or several disagree."""
-    rows = power.filter(pc.equal(power["field"], COUNTER))
+    """Return the one counter reading of each device; None where there is none or several disagree."""
+    rows = power.filter(pc.equal(power["field"], PowerField.ENERGY_COUNTER))
     found: dict[Device, set[float]] = {}
     for kind, device_id, value in zip(
         rows["device_kind"].to_pylist(), rows["device_id"].to_pylist(), rows["value"].to_pylist(), strict=True

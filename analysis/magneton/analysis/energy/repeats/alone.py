@@ -1,4 +1,4 @@
-"""What windows in which a region ran alone, and power beside them, say of its time and energy."""
+"""Time and energy of a region, from windows in which it ran alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from magneton.analysis.energy.measure.totals import AVERAGE, COUNTER, PLAIN, SensorSeries, averaging_s
+from magneton.analysis.energy.measure.totals import SensorSeries, averaging_s
 from magneton.analysis.energy.repeats.difference import RepeatEstimate, from_replays
 from magneton.analysis.energy.repeats.in_place import (
     LEAST_WINDOWS,
@@ -19,6 +19,7 @@ from magneton.analysis.energy.repeats.in_place import (
 )
 from magneton.analysis.energy.sensor_model.sensor import Calibration
 from magneton.schemas.errors import InsufficientPowerDataError, InsufficientRepeatsError
+from magneton.schemas.kinds import PowerField
 
 # Readings of the beginning of a window saw what was before it; they may take this share of it at most.
 _MOST_LEFT_OUT = 0.5
@@ -45,14 +46,14 @@ def time_alone(windows: Sequence[RepeatedWindow]) -> RepeatEstimate:
 def energies_alone(windows: Sequence[RepeatedWindow], power: pa.Table | None) -> list[DeviceRepeat]:
     """Return the energy of one pass through a region that ran alone, on each device that was read.
 
-    The mean power of a window is taken from what readings say of it once they have forgotten what was before.
+    The mean power of a window is taken from readings that no longer average over the time before the window.
 
     Args:
         windows: of one region; ``iterations`` are the passes.
-        power: table ``power``, on the clock of the windows; NULL without a sensor.
+        power: table ``power``, on the clock of the windows; None without a sensor.
 
     Returns:
-        At least one entry, each with its own refusal: without a reading of power or energy, one that says so.
+        One entry per device, each with its own refusal. Without a reading of power or energy there is one entry, which says so.
 
     Raises:
         InsufficientRepeatsError: fewer than two windows.
@@ -72,7 +73,7 @@ def _settled(series: SensorSeries, window: RepeatedWindow, range_j: float | None
     Raises:
         InsufficientPowerDataError: most of it is not settled, or it is not covered.
     """
-    reach_s = averaging_s(series.name) if series.field in (PLAIN, AVERAGE) else 0.0
+    reach_s = averaging_s(series.name) if series.field in (PowerField.POWER, PowerField.POWER_AVERAGE) else 0.0
     left_out_s = reach_s + update_period_s(series.samples)
     length_ns = window.end_ns - window.start_ns
     if left_out_s * 1e9 > _MOST_LEFT_OUT * length_ns:
@@ -84,4 +85,4 @@ def _settled(series: SensorSeries, window: RepeatedWindow, range_j: float | None
     energy, sd = window_energy(series, settled, range_j)
     share = length_ns / (settled.end_ns - settled.start_ns)
     # A settled reading is the same on both sides of an edge; a counter stands still between its updates.
-    return energy * share, sd * share if series.field == COUNTER else 0.0
+    return energy * share, sd * share if series.field == PowerField.ENERGY_COUNTER else 0.0

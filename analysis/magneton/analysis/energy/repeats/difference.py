@@ -1,7 +1,7 @@
 """Energy of one operation from running it r times in place: ``E = (E_r - E_1) / (r - 1)``.
 
-Everything else in the program takes part in both runs and drops out, as does the sensor's offset. What is left is the
-difference of two large numbers, so r must be large enough for the operation to stand out.
+The rest of the program is the same in both runs, so it cancels. So does the offset of the sensor. The result is the difference of
+two large numbers, so r must be large enough.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 from magneton.analysis.energy.sensor_model.sensor import SensorModel, Updates
 from magneton.analysis.energy.t_distribution import t_quantile
+from magneton.schemas.kinds import EnergyLabel
 
-# At least this long inside a replay, as a multiple of the update period, beside the response.
+# A repeated operation should last this many update periods, plus the time that a reading averages over.
 PERIODS_INSIDE = 3
 
 
@@ -24,7 +25,7 @@ class RepeatEstimate:
     low_j: float
     high_j: float
     identified: bool
-    label: str = "replayed"
+    label: str = EnergyLabel.REPLAYED
 
 
 def from_repeats(
@@ -69,7 +70,10 @@ def from_replays(windows: list[tuple[float, float]], *, gain_sd: float = 0.0) ->
 
 
 def _mean(runs: list[tuple[float, float]]) -> tuple[float, float, float]:
-    """Return mean, variance of the mean (the larger of what the runs claim and what they show) and degrees of freedom."""
+    """Return mean, variance of the mean and degrees of freedom.
+
+    The variance is the larger of two: from the stated deviations, and from the scatter of the runs.
+    """
     count = len(runs)
     mean = math.fsum(e for e, _ in runs) / count
     claimed = math.fsum(s * s for _, s in runs) / count**2
@@ -107,13 +111,13 @@ class ReplayPower:
     low_w: float
     high_w: float
     n: int
-    label: str = "replayed"
+    label: str = EnergyLabel.REPLAYED
 
 
 def replay_power(
     updates: Updates, start_s: float, end_s: float, model: SensorModel, *, settle_s: float = 0.005
 ) -> ReplayPower | None:
-    """Return the true power during a replay, from readings that saw nothing else.
+    """Return the true power during a replay, from readings that average over the replay only.
 
     Args:
         updates: readings.
@@ -123,9 +127,9 @@ def replay_power(
         settle_s: left out at the start (clocks and power ramp up).
 
     Returns:
-        The power; NULL if no reading lies wholly inside: the replay was too short (``times_needed``).
+        The power; None if no reading lies wholly inside: the replay was too short (``times_needed``).
     """
-    # A low-pass never forgets quite: what is older than 4 time constants weighs 2 %, and is not wholly past until 9.
+    # A low-pass never forgets completely. Power older than 4 time constants still weighs 2 %, so 9 are waited for.
     use = updates.within(start_s + settle_s + model.response.reach_s + model.lag_s, end_s + model.lag_s)
     if not len(use.value):
         return None

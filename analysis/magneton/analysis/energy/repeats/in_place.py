@@ -1,4 +1,4 @@
-"""What windows with a region repeated in place, and power beside them, say of its time and energy."""
+"""Time and energy of a region, from windows in which it was repeated in place."""
 
 from __future__ import annotations
 
@@ -30,14 +30,15 @@ from magneton.schemas.errors import (
     MagnetonError,
     NotComparableError,
 )
+from magneton.schemas.kinds import Flag, PowerField
 
 NO_SENSOR = "no sensor: energy is NULL"
-# One window shows nothing of how much windows differ.
+# One window alone does not show how much windows differ.
 LEAST_WINDOWS = 2
-# What may differ between windows that repeat and windows that do not: clocks, relative; temperatures, degrees; caps, W.
+# Largest allowed difference between windows that repeat and windows that do not: of clocks (relative), temperatures (degrees)
+# and power caps (W).
 CLOCK_TOLERANCE, TEMPERATURE_TOLERANCE, CAP_TOLERANCE_W = 0.02, 5.0, 0.5
-_SIMULATED = "simulated"
-# Where a series never changes: as slow as common sensors are.
+# Assumed update period of a series that never changes.
 _UNKNOWN_PERIOD_S = 0.1
 
 
@@ -56,13 +57,13 @@ class DeviceRepeat:
     """Energy of a region on one device.
 
     Attributes:
-        device_kind: kind of the device; NULL where there is no sensor.
+        device_kind: kind of the device; None where there is no sensor.
         device_id: its id.
         field: the reading that was used.
-        estimate: energy of all calls of the region in one iteration, J; NULL where it is refused.
+        estimate: energy of all calls of the region in one iteration, J; None where it is refused.
         refusal: why.
         simulated: the readings come from a stand-in.
-        compared: what was read of clocks, temperature and cap, and agreed.
+        compared: those of clocks, temperature and power cap that were read. They agree.
         conditions: means of clocks (MHz), temperature (degrees Celsius) and cap (W) in the windows, as far as they were read.
     """
 
@@ -111,10 +112,10 @@ def energies_of(windows: Sequence[RepeatedWindow], power: pa.Table | None) -> li
 
     Args:
         windows: of one region.
-        power: table ``power``, on the clock of the windows; NULL without a sensor.
+        power: table ``power``, on the clock of the windows; None without a sensor.
 
     Returns:
-        At least one entry: without a reading of power or energy, one that says so.
+        One entry per device. Without a reading of power or energy there is one entry, which says so.
 
     Raises:
         InsufficientRepeatsError: fewer than two windows either way.
@@ -133,13 +134,13 @@ Judge = Callable[[pa.Table, SensorSeries, float | None], tuple[RepeatEstimate, t
 
 
 def each_device(windows: Sequence[RepeatedWindow], power: pa.Table | None, judge: Judge) -> list[DeviceRepeat]:
-    """Return what ``judge`` makes of the best reading of each device near the windows, or its refusal.
+    """Apply ``judge`` to the best series of each device near the windows. Return its estimate or its refusal.
 
     Args:
         windows: of one region.
-        power: table ``power``, on the clock of the windows; NULL without a sensor.
-        judge: is given the readings near the windows, the series that is used and the range of its counter; returns an
-            estimate, and what was compared.
+        power: table ``power``, on the clock of the windows; None without a sensor.
+        judge: takes the readings near the windows, the series to use and the range of its counter. It returns an estimate and
+            the conditions that were compared.
     """
     if power is None:
         return [_no_sensor()]
@@ -174,7 +175,7 @@ def _no_sensor() -> DeviceRepeat:
 
 
 def _is_simulated(power: pa.Table, device: Device) -> bool:
-    return any(_SIMULATED in (flags or "").split() for flags in pc.unique(_of(power, device)["flags"]).to_pylist())
+    return any(Flag.SIMULATED in (flags or "").split() for flags in pc.unique(_of(power, device)["flags"]).to_pylist())
 
 
 def _of(power: pa.Table, device: Device) -> pa.Table:
@@ -195,7 +196,7 @@ def update_period_s(samples: Samples) -> float:
 
 
 def window_energy(series: SensorSeries, window: RepeatedWindow, range_j: float | None) -> tuple[float, float]:
-    """Return the energy of an iteration of a window and the standard deviation that updates leave on it, J.
+    """Return the energy of one iteration in a window, and its standard deviation from the update period, J.
 
     Raises:
         InsufficientPowerDataError: the window is not covered, or too short for the reading.
@@ -209,7 +210,7 @@ def window_energy(series: SensorSeries, window: RepeatedWindow, range_j: float |
             remedy="give longer windows (--seconds)",
         )
     energy = need_coverage(found, what="a window")
-    # Each edge lies anywhere within an update: T / sqrt(12) of it, twice.
+    # Each of the two edges of the window lies anywhere within an update period T. Its deviation is T / sqrt(12).
     edge_j = energy / length_s * update_period_s(series.samples) / math.sqrt(6)
     return energy / window.iterations, edge_j / window.iterations
 
@@ -262,7 +263,7 @@ def _conditions(
 
 
 def _tells(field: str | None) -> bool:
-    return field is not None and (field.startswith(("clock", "temperature")) or field == "power_limit")
+    return field is not None and (field.startswith(("clock", "temperature")) or field == PowerField.POWER_LIMIT)
 
 
 def _mean_inside(t: np.ndarray, values: np.ndarray, windows: Sequence[RepeatedWindow]) -> float | None:
@@ -273,4 +274,4 @@ def _mean_inside(t: np.ndarray, values: np.ndarray, windows: Sequence[RepeatedWi
 def _differ(field: str, a: float, b: float) -> bool:
     if field.startswith("clock"):
         return abs(a - b) > CLOCK_TOLERANCE * max(abs(a), abs(b))
-    return abs(a - b) > (CAP_TOLERANCE_W if field == "power_limit" else TEMPERATURE_TOLERANCE)
+    return abs(a - b) > (CAP_TOLERANCE_W if field == PowerField.POWER_LIMIT else TEMPERATURE_TOLERANCE)

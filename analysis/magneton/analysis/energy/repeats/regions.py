@@ -1,4 +1,4 @@
-"""Operators and modules of a recording by name: that they are there, and how long they take in a step."""
+"""Operators and modules of a recording by name: whether they exist, and how long they take in a step."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import pyarrow.compute as pc
 from magneton.analysis.energy.repeats.difference import times_needed
 from magneton.analysis.recording import Recording
 from magneton.schemas.errors import UsageError
+from magneton.schemas.kinds import CaptureKind
 
-PROFILE = "profile"
-# Without any times: what the accuracy of the method was looked at with.
+# Used if the recording has no times. The accuracy of the method was measured with this number.
 DEFAULT_TIMES = 20
-# Dispatching a call takes microseconds however short its kernel is: more of them would be all there is in a step.
+# Dispatching a call takes microseconds, however short its kernel is. With more calls, a step would consist of dispatch.
 MAX_TIMES = 10_000
 
 
@@ -28,8 +28,8 @@ class RegionTime:
         name: an operator's name or a module's path.
         module: whether it is a module's path.
         region_s: time of all its calls in one step, s: of its kernels, or of its operators where nothing ran on a device;
-            NULL where the recording has no times or steps.
-        step_s: length of a step, s (the median); NULL likewise.
+            None where the recording has no times or steps.
+        step_s: length of a step, s (the median); None likewise.
     """
 
     name: str
@@ -82,7 +82,7 @@ class _Times:
 
     def _rows(self, name: str, columns: tuple[str, ...]) -> dict[str, list[object]]:
         table = self._recording.of_rank(name, self._rank, (*columns, "capture", "rank"))
-        found: dict[str, list[object]] = table.filter(pc.equal(table["capture"], PROFILE)).to_pydict()
+        found: dict[str, list[object]] = table.filter(pc.equal(table["capture"], CaptureKind.PROFILE)).to_pydict()
         return found
 
     def region(self, name: str, *, module: bool) -> RegionTime:
@@ -119,7 +119,7 @@ def times_for(region: RegionTime, period_s: float | None, reach_s: float) -> tup
 
     Args:
         region: the region, as a recording has it.
-        period_s: update period of the sensor, s; NULL without one: the region should then take half of a step.
+        period_s: update period of the sensor, s; None without one: the region should then take half of a step.
         reach_s: how far back a reading of the sensor looks, s.
     """
     if not region.region_s or not region.step_s:

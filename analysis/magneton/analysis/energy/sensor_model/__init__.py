@@ -1,1 +1,1 @@
-"""What a sensor shows of the true power, and what follows from its readings: classes of kernels told apart, totals with intervals."""
+"""A model of how a sensor turns power into readings, and the energies that follow: by class of kernels, and totals with intervals."""

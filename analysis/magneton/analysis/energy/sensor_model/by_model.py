@@ -1,4 +1,7 @@
-"""Energy of kernels through a model of the sensor: classes that can be told apart are, the others share what is left."""
+"""Energy of kernels from a model of the sensor.
+
+Classes that can be told apart get their own energy. The other classes share the rest.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,16 @@ import pyarrow.compute as pc
 from magneton.analysis.energy.measure.apportion import KERNEL_ENERGY, EnergyAttribution, apportion, weakest
 from magneton.analysis.energy.measure.power import PowerCurve
 from magneton.analysis.energy.measure.result import EnergyResult, Window
-from magneton.analysis.energy.measure.totals import COUNTER, SensorSeries
+from magneton.analysis.energy.measure.totals import SensorSeries
 from magneton.analysis.energy.sensor_model.disaggregate import Disaggregation, disaggregate
 from magneton.analysis.energy.sensor_model.sensor import SensorModel, lock
 from magneton.analysis.energy.sensor_model.timeline import Timeline
+from magneton.schemas.kinds import EnergyLabel, PowerField
 
 Values = npt.NDArray[np.float64]
-# Kernels whose names share less of the running time than the longest this many are one class.
+# The kernel names with the longest running time get a class each, up to this many. All other names form one class.
 MAX_CLASSES = 60
-# Edges times classes that a timeline may hold: some 600 MB.
+# Limit of edges times classes of a timeline; about 600 MB.
 _MAX_CELLS = 20_000_000
 REST = "all other kernels"
 
@@ -49,25 +53,29 @@ def refine(
     model: SensorModel,
     total: EnergyResult,
 ) -> EnergyAttribution:
-    """Replace equal shares by what a model of the sensor tells apart.
+    """Replace equal shares by energies from a model of the sensor, where classes can be told apart.
 
     Args:
-        shared: the energy shared out equally, of the same kernels.
+        shared: the energy of the same kernels, divided equally.
         kernels: rows of ``kernels`` of the device, in that order.
         series: readings of its sensor; a counter gives the total only.
         model: the sensor.
         total: energy over the window from a counter, where there is one; else the model's own total is used.
 
     Returns:
-        The attribution with kernels of identified classes ``disaggregated``; the others share what is left equally and stay
-        ``apportioned``. It is returned as it was, with the reason, where the readings do not suffice.
+        The attribution. Kernels of identified classes are ``disaggregated``. The others share the rest equally and stay
+        ``apportioned``. If the readings do not suffice, ``shared`` is returned with the reason.
     """
     window = shared.window
     origin = window.start_ns
     timeline, class_of = kernel_timeline(kernels, origin)
     updates = lock((series.samples.t_ns - origin) / 1e9, series.samples.values, period_s=model.period_s)
     seconds = window.length_ns / 1e9
-    better = (total.value_j, 0.005 * total.value_j) if total.provenance.field == COUNTER and total.value_j else None
+    better = (
+        (total.value_j, 0.005 * total.value_j)
+        if total.provenance.field == PowerField.ENERGY_COUNTER and total.value_j
+        else None
+    )
     found = disaggregate(updates, timeline, (0.0, seconds), model, total_j=better)
     if found is None:
         return replace(shared, refusals=("fewer than three readings of the sensor",))
@@ -89,11 +97,11 @@ def _spread(
     equal = np.nan_to_num(shared.kernels["energy_j"].to_numpy().astype(np.float64))
     count = len(class_of)
     energy, static, low, high = (np.zeros(count) for _ in range(4))
-    labels = ["apportioned"] * count
+    labels = [str(EnergyLabel.APPORTIONED)] * count
     index = {name: i for i, name in enumerate(classes)}
     for group in found.groups:
         mine = np.isin(class_of, [index[name] for name in group.classes])
-        alone = len(group.classes) == 1 and group.label == "disaggregated"
+        alone = len(group.classes) == 1 and group.label == EnergyLabel.DISAGGREGATED
         static[mine] = group.static_j * _shares(time[mine])
         if alone:
             energy[mine] = static[mine] + group.dynamic_j * _shares(length[mine])
@@ -103,7 +111,7 @@ def _spread(
             low[mine] = energy[mine] * (group.low_j / group.energy_j)
             high[mine] = energy[mine] * (group.high_j / group.energy_j)
             for i in np.flatnonzero(mine).tolist():
-                labels[i] = "disaggregated"
+                labels[i] = EnergyLabel.DISAGGREGATED
         else:
             high[mine] = max(group.high_j, group.energy_j)
     ran = length > 0
@@ -132,7 +140,7 @@ def _spread(
         high_j=found.total_high_j,
         idle_j=found.total_j - math.fsum(energy[ran].tolist()),
         unattributed_j=math.fsum(energy[ran & ~attributed].tolist()),
-        label=weakest([label for label, r in zip(labels, ran.tolist(), strict=True) if r] or ["apportioned"]),
+        label=weakest([label for label, r in zip(labels, ran.tolist(), strict=True) if r] or [EnergyLabel.APPORTIONED]),
         simulated=shared.simulated or found.simulated,
         idle_w=float(found.fit.mean[0]),
         groups=tuple(g.classes for g in found.groups if len(g.classes) > 1),

@@ -1,4 +1,4 @@
-"""Finding out what a sensor does: its response and lag from a known load, its gain and offset beside a meter."""
+"""Finding the model of a sensor: response and lag from a known load, gain and offset from an external meter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from magneton.analysis.energy.sensor_model.sensor import (
 )
 from magneton.analysis.energy.sensor_model.timeline import Activity, Array
 
-# Two recordings of one card, minutes apart, differ by this much (A100, step against square wave).
+# Calibrations from two recordings of one card, minutes apart, differ by this much (A100, step load and square wave).
 REPEATABLE_GAIN = 0.002
 REPEATABLE_OFFSET_W = 0.3
 # Responses within this of the best log evidence are kept as alternatives.
@@ -28,7 +28,7 @@ _KEEP = 6.0
 
 @dataclass(frozen=True)
 class Candidate:
-    """A response, and how well it explains readings; NULL lag where it was not free."""
+    """A response, and how well it explains readings."""
 
     response: Response
     log_evidence: float
@@ -76,7 +76,7 @@ def identify_response(
 
     Args:
         updates: readings, at times known from a lattice.
-        activity: the load. It has to change within the reach of the responses, at more than one phase of the lattice.
+        activity: the load. It must change within the time that readings average over, at different times within an update period.
         responses: what to try (default: ``usual_responses``).
         lag_s: prior of the lag, mean and standard deviation.
         noise_w: least noise of a reading.
@@ -109,7 +109,7 @@ def model_from(
     lag_sd_s: float = 0.0015,
     calibration: Calibration | None = None,
 ) -> SensorModel:
-    """Return a model with the best response, keeping those that explain the readings about as well as alternatives."""
+    """Return a model with the best response. Responses that explain the readings about as well are kept as alternatives."""
     best = candidates[0]
     near = [c for c in candidates[1:] if c.response.kind == best.response.kind]
     kept = [c.response for c in near if c.log_evidence > best.log_evidence - _KEEP][:4]
@@ -130,7 +130,7 @@ def calibrate(
     """Return a model with gain and offset from a recording beside a meter.
 
     Args:
-        updates: readings; those whose look back the meter does not cover are left out.
+        updates: readings. A reading is left out if it averages over a time that the meter does not cover.
         meter: the true power as an activity of one class: its ``active`` is the integral of the power, J.
         model: response and lag.
         degc: times (s) and temperatures of the device (degrees Celsius); the gain is then allowed to depend on it.
@@ -161,7 +161,10 @@ def calibrate(
 
 
 def _robust_line(x: Array, y: Array) -> tuple[Array, Array, float]:
-    """Return coefficients, covariance and residual (W); readings on an edge, where timing decides, count for little."""
+    """Return coefficients, covariance and residual (W).
+
+    Readings at an edge of the load get a small weight, since their value depends on exact timing.
+    """
     weight: Array = np.ones(len(y))
     line: Array = np.zeros(x.shape[1])
     for _ in range(8):
@@ -173,7 +176,7 @@ def _robust_line(x: Array, y: Array) -> tuple[Array, Array, float]:
     inverse: Array = np.asarray(np.linalg.inv((x * weight[:, None]).T @ x), np.float64)
     rest = y - x @ line
     noise = float(np.sum(weight * rest**2) / max(np.sum(weight) - x.shape[1], 1.0))
-    # Neighbouring readings share what is wrong (temperature, the load's own wander): count every fourth as its own.
+    # Neighbouring readings have the same errors (temperature, variation of the load). So one in four counts as independent.
     return line, inverse * noise * 4.0, float(np.sqrt(noise))
 
 

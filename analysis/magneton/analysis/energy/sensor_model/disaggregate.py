@@ -1,9 +1,15 @@
-"""Energy per class of kernels from a sensor that never saw one alone: least squares, and refusal where it cannot know.
+"""Energy of each class of kernels, from readings that average over many classes.
 
-A class counts as identified only if the 95 % half-width of its energy is within 6 %, its busy fraction varied between readings,
-the readings fit the sensor's model (chi-square, and no other window explains them better), the lag is known and not ambiguous,
-and the updates fell on enough different places of an iteration. Classes that fail are merged with the one that helps most, until
-the group passes; the groups are named, never split by guess. What is left is ``not_identifiable``.
+The method is least squares: each reading is a weighted sum of the powers of the classes. A class is *identified* if
+
+* the 95 % interval of its energy is within 6 % to either side;
+* its busy fraction varied between readings;
+* the readings fit the model of the sensor (chi-square), and no other averaging window explains them better;
+* the lag is known and not ambiguous;
+* the updates fell on enough different places of an iteration.
+
+A class that fails is merged with the class that helps most, until the group passes. The energy of a group is never divided
+among its classes. What still fails is ``not_identifiable``.
 """
 
 from __future__ import annotations
@@ -23,32 +29,33 @@ from magneton.analysis.energy.sensor_model.sensor import (
 )
 from magneton.analysis.energy.sensor_model.timeline import Activity, Array, between
 from magneton.analysis.energy.t_distribution import chi2_above, t_quantile
+from magneton.schemas.kinds import EnergyLabel
 
-# On simulated sensors one in ten of what is known to 10 % is off by more than 5 %, and of what is known to 6 % by more than 3 %.
+# On simulated sensors, with a limit of 10 % one energy in ten is wrong by more than 5 %; with 6 %, by more than 3 %.
 MAX_HALF_WIDTH = 0.06
-# Reach of a class's busy fraction over the readings, from the 5th to the 95th of a hundred.
+# Least difference between the 95th and the 5th percentile of the busy fraction of a class over the readings.
 MIN_SPREAD = 0.05
-# Residuals this unlikely under the model mean that the model is wrong.
+# If the residuals are less probable than this under the model, the model is wrong.
 MIN_CHI2_P = 1e-4
-# Calls that vary more than usual raise chi-square as well, and only widen the intervals.
+# Calls that vary more than usual raise chi-square too. Up to this value that only widens the intervals.
 MAX_CHI2 = 3.0
-# Log evidence by which another window must explain the readings better to reject the one given.
+# The given averaging window is rejected if another has a log evidence that is higher by this.
 BETTER_WINDOW = 6.0
-# Longest stretch of an iteration that no update may leave unseen.
+# Longest part of an iteration, as a share, in which no reading ends.
 MAX_PHASE_GAP = 0.25
 MAX_OUTSIDE_LATTICE = 0.15
 MAX_TIMING_SHARE = 0.25
-# What the lag leaves open, of what a reading averages over.
+# Largest standard deviation of the lag, as a share of the time that a reading averages over.
 MAX_LAG_SHARE = 0.03
 
 
 @dataclass(frozen=True)
 class GroupEnergy:
-    """Energy of a class, or of several whose sum alone is known, J.
+    """Energy of a class, or of several classes of which only the sum is known, J.
 
     Attributes:
         classes: names.
-        energy_j: all it used: its share of the power at rest, and what it drew above.
+        energy_j: its energy: its share of the power at rest, and the power above rest.
         static_j: the share of the power at rest.
         dynamic_j: the rest.
         low_j: lower end of the 95 % interval of ``energy_j``.
@@ -79,8 +86,8 @@ class Disaggregation:
         total_high_j: upper end.
         refusals: reasons that hold for all classes.
         fit: the powers behind it.
-        by_class: estimate of each class whether identified or not, in the order of the activity's classes; to be shown, if at
-            all, as ``not_identifiable``.
+        by_class: estimate for each class, identified or not, in the order of the activity's classes. Show it as
+            ``not_identifiable``, if at all.
         by_class_static: the static part of it.
         simulated: the sensor was simulated.
     """
@@ -99,7 +106,7 @@ class Disaggregation:
     @property
     def identified(self) -> tuple[GroupEnergy, ...]:
         """The groups whose energy is known."""
-        return tuple(g for g in self.groups if g.label == "disaggregated")
+        return tuple(g for g in self.groups if g.label == EnergyLabel.DISAGGREGATED)
 
 
 @dataclass(frozen=True)
@@ -136,7 +143,7 @@ def disaggregate(
         within: widest 95 % half-width of an identified class or group, relative. Wider gives finer groups, known less well.
 
     Returns:
-        The energies; NULL with fewer than three usable readings.
+        The energies; None with fewer than three usable readings.
     """
     use = _usable(updates, activity, model)
     fit = fit_power(use, activity, model, idle_w=idle_w)
@@ -192,12 +199,12 @@ def _energies(
     mean = (weights @ fit.mean - offset) / calibration.gain
     static = (rest @ fit.mean - offset) / calibration.gain
     cov = weights @ fit.cov @ weights.T / calibration.gain**2
-    # What readings do not see varies from call to call: as independent as there are updates in the window.
+    # Power between readings varies from call to call. It counts as one independent value per update in the window.
     stretches = max(seconds / model.period_s, 1.0)
     wander = (np.sqrt(max(fit.chi2, 1.0)) * model.noise_w * seconds) ** 2 / stretches / calibration.gain**2
     running = np.append(active * fit.mean[1 : 1 + count], 0.0)
     part = running / running.sum() if running.sum() > 0 else np.full(count + 1, 1 / (count + 1))
-    # The window's calls are a sample too: their mean power is not quite that of the calls that were seen.
+    # The calls in the window are a sample: their mean power differs a little from that of the calls that were read.
     calls = (
         stretches / 10 if iterations_s is None else float(np.sum((iterations_s > edges[0]) & (iterations_s < edges[1])))
     )
@@ -207,7 +214,7 @@ def _energies(
 
 
 def _project(energies: _Energies, total_j: float, total_sd: float) -> _Energies:
-    """Move the energies onto a total known better, each by as much as it is uncertain, so that they add up to it."""
+    """Adjust the energies so that they add up to a total that is known better. The most uncertain energy moves most."""
     ones = np.ones(len(energies.mean))
     toward = energies.cov @ ones
     spread = float(ones @ toward)
@@ -245,17 +252,21 @@ def _refusals(
     if fit.lag_modes > 1:
         reasons.append(f"the lag is ambiguous: {fit.lag_modes} values explain the readings")
     if fit.lag_sd_s > MAX_LAG_SHARE * model.response.scale_s:
-        reasons.append(f"the readings do not tell the lag: it is known to {fit.lag_sd_s * 1e3:.1f} ms")
+        reasons.append(f"the readings do not determine the lag: its standard deviation is {fit.lag_sd_s * 1e3:.1f} ms")
     if updates.locked and updates.outside > MAX_OUTSIDE_LATTICE:
         reasons.append(
-            f"{updates.outside:.0%} of the updates do not keep to one period: their time stamps are not reliable"
+            f"{updates.outside:.0%} of the updates do not fit one update period, so their time stamps are not reliable"
         )
     if not updates.locked and updates.timing_sd_s > MAX_TIMING_SHARE * model.response.scale_s:
-        reasons.append("when the readings were made is not known well enough against what they average over")
+        reasons.append(
+            "the times of the readings are not known well enough, compared with the time that a reading averages over"
+        )
     if iterations_s is not None:
         gap = _phase_gap(updates.t_s - fit.lag_s, iterations_s, model.response)
         if gap > MAX_PHASE_GAP:
-            reasons.append(f"the updates follow the beat of the iterations: {gap:.0%} of an iteration was never seen")
+            reasons.append(
+                f"the updates of the sensor keep step with the iterations: no reading ends in {gap:.0%} of an iteration"
+            )
     return tuple(reasons)
 
 
@@ -264,7 +275,7 @@ def _better_window(
 ) -> Response | None:
     """Return a response of another kind or size that explains the readings clearly better than the model's."""
     scale = model.response.scale_s
-    # Judged at the noise that the model itself leaves: at the sensor's own, any misfit would speak for the other window.
+    # The noise is that of the residuals of the model. With the smaller noise of the sensor, any misfit would favour the other window.
     noise = model.noise_w * float(np.sqrt(max(fit.chi2, 1.0)))
     tries = [boxcar(scale * k) for k in (0.4, 2.5)] + [first_order(scale * 0.55), first_order(scale * 2.5)]
     if model.response.kind == "first_order":
@@ -282,7 +293,10 @@ def _better_window(
 
 
 def _phase_gap(at_s: Array, iterations_s: Array, response: Response) -> float:
-    """Return the longest part of an iteration that no reading ends in; 0 where each sees a whole iteration or more."""
+    """Return the longest part of an iteration, as a share, in which no reading ends.
+
+    0 if each reading averages over a whole iteration or more.
+    """
     if len(iterations_s) < 3 or len(at_s) == 0:
         return 0.0
     index = np.searchsorted(iterations_s, at_s, "right") - 1
@@ -298,7 +312,7 @@ def _phase_gap(at_s: Array, iterations_s: Array, response: Response) -> float:
 
 
 def _spread(fraction: Array) -> float:
-    """Return how far a busy fraction reaches over the readings, from the 5th to the 95th of a hundred."""
+    """Return the difference between the 95th and the 5th percentile of a busy fraction over the readings."""
     low, high = np.percentile(fraction, (5.0, 95.0))
     return float(high - low)
 
@@ -312,7 +326,10 @@ def _merge(
     quantile: float,
     within: float,
 ) -> list[GroupEnergy]:
-    """Merge classes until each group passes, the worst first and with the partner that leaves the narrowest interval."""
+    """Merge classes until each group passes.
+
+    The smallest failing class is merged first, with the partner that gives the narrowest interval.
+    """
     count = len(classes)
     members = [[i] for i in range(count)]
     mean, cov = energies.mean[:count].copy(), energies.cov[:count, :count].copy()
@@ -326,14 +343,14 @@ def _merge(
         bad = [i for i in range(len(members)) if widths[i] > within or _spread(busy[i]) < MIN_SPREAD]
         if not bad:
             break
-        # Smallest first: a small class finds its place in a group before large ones are drawn into it.
+        # The smallest class first: it joins a group before large classes would have to.
         i = min(bad, key=lambda k: float(mean[k]))
         merged = mean + mean[i]
         variance = np.diag(cov) + cov[i, i] + 2 * cov[i]
         after = np.array([width(m, v, t) for m, v, t in zip(merged, variance, time + time[i], strict=True)])
         after[i] = np.inf
-        # With another that fails, as long as there is one: what is known by itself stays so. The last one joins the
-        # smallest group that stays known with it.
+        # The partner is another failing class, as long as there is one. So an identified class stays alone. The last failing
+        # class joins the smallest group that stays identified with it.
         others = [k for k in bad if k != i]
         if others:
             j = min(others, key=lambda k: float(after[k]))
@@ -356,7 +373,7 @@ def _merge(
         share = half / max(value, 1e-12)
         reasons = list(refusals)
         if share > within:
-            reasons.append(f"its interval is {share:.0%} wide to either side, and {within:.0%} is allowed")
+            reasons.append(f"its interval is {share:.0%} to either side; the limit is {within:.0%}")
         if _spread(busy[i]) < MIN_SPREAD and len(members) > 1:
             reasons.append(f"its busy fraction hardly varies between readings (spread {_spread(busy[i]):.3f})")
         static = float(energies.static[group].sum())
@@ -368,7 +385,7 @@ def _merge(
                 dynamic_j=value - static,
                 low_j=value - half,
                 high_j=value + half,
-                label="not_identifiable" if reasons else "disaggregated",
+                label=EnergyLabel.NOT_IDENTIFIABLE if reasons else EnergyLabel.DISAGGREGATED,
                 reasons=tuple(reasons),
             )
         )

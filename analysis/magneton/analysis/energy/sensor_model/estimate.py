@@ -22,8 +22,8 @@ class TotalEstimate:
         energy_j: estimate, J.
         low_j: lower end of the 95 % interval.
         high_j: upper end.
-        fit_sd_j: what the readings leave open.
-        calibration_sd_j: what gain and offset leave open.
+        fit_sd_j: standard deviation from the readings, J.
+        calibration_sd_j: standard deviation from gain and offset, J.
         fit: the powers behind it.
     """
 
@@ -60,11 +60,10 @@ def estimate_total(
         window_s: start and end, s.
         model: the sensor.
         idle_w: power at rest and its standard deviation, where known (sensor's scale).
-        call_spread_w: standard deviation of the power between readings that nothing here describes; by default what the
-            residuals show.
+        call_spread_w: standard deviation of power variations that no class describes, W (default: from the residuals).
 
     Returns:
-        The estimate; NULL with fewer than three readings.
+        The estimate; None with fewer than three readings.
     """
     start_s, end_s = window_s
     fit = fit_power(updates, activity, model, idle_w=idle_w)
@@ -74,7 +73,7 @@ def estimate_total(
     seen = float(weights @ fit.mean)
     seconds = end_s - start_s
     fit_var = float(weights @ fit.cov @ weights)
-    # Readings see only part of the time: what the power does in between averages out with the number of stretches.
+    # Readings cover only part of the time. Variations in between average out with the number of update periods.
     unseen = call_spread_w if call_spread_w is not None else np.sqrt(max(fit.chi2, 1.0)) * model.noise_w
     inside = int(np.sum((updates.t_s >= start_s) & (updates.t_s <= end_s)))
     stretches = max(min(seconds / model.period_s, inside), 1.0)

@@ -1,9 +1,13 @@
 """Least squares of sensor readings on what ran: the posterior of power at rest and of power per class.
 
-``y_k = P0 + sum_c D_c f_kc + drift(u_k) + e_k`` with Gaussian priors (wide: a class not seen keeps its prior, and its width
-says so), non-negative P0 and D. The lag is not fixed but averaged over, weighted by the marginal likelihood of each value
-times its prior, so that what it leaves open is part of every interval. The errors are inflated where the residuals are larger
-than the sensor's noise explains (chi-square), never deflated.
+The model is ``y_k = P0 + sum_c D_c f_kc + drift(u_k) + e_k``: reading k is the power at rest P0, plus the power D_c of each class
+times its busy fraction f_kc, plus a slow drift, plus an error.
+
+* P0 and D have wide Gaussian priors and are not negative. A class that was not seen keeps its prior, with its wide interval.
+* The lag is not fixed. The fit averages over possible lags, weighted by marginal likelihood times prior. So the uncertainty of the
+  lag is part of every interval.
+* If the residuals are larger than the noise of the sensor explains (chi-square), the errors are scaled up. They are never scaled
+  down.
 """
 
 from __future__ import annotations
@@ -15,15 +19,15 @@ import numpy as np
 from magneton.analysis.energy.sensor_model.sensor import Response, SensorModel, Updates, busy_fractions
 from magneton.analysis.energy.sensor_model.timeline import Activity, Array
 
-# Prior of a class's power: as large as the mean above rest, give or take this share.
+# Prior of the power of a class: the mean power above rest, with this relative standard deviation.
 CLASS_SPREAD = 0.6
-# Power of one class differs from call to call by about this share (clocks, data); seen on the shared recordings.
+# The power of one class differs from call to call by about this share (clocks, data), as measured on the shared recordings.
 CALL_SPREAD = 0.02
-# Drift: corners this far apart, each free by this share of the mean power.
+# Drift is a line with a corner every DRIFT_KNOT_S. DRIFT_SHARE is the standard deviation of a corner, relative to the mean power.
 DRIFT_KNOT_S = 2.0
 DRIFT_SHARE = 0.01
 _MAX_KNOTS = 30
-# Lags to average over: this far apart where that many suffice.
+# Lags to average over: their distance, and the least and greatest number of them.
 _LAG_STEP_S = 0.0005
 _LAG_STEPS = (13, 61)
 _LAG_REACH = 3.0
@@ -43,12 +47,12 @@ class Fit:
         free: degrees of freedom of it.
         lag_s: mean lag.
         lag_sd_s: standard deviation of the lag.
-        lag_modes: separate lags that explain the readings about equally well.
+        lag_modes: number of separate lags that explain the readings about equally well.
         spread: standard deviation of each class's busy fraction over the updates.
         shrinkage: share of the prior variance of each parameter that the readings took away.
         log_evidence: log marginal likelihood.
         n: updates used.
-        correlation: between the residuals of neighbouring readings; the covariance includes it.
+        correlation: correlation of the residuals of neighbouring readings. The covariance includes it.
     """
 
     classes: tuple[str, ...]
@@ -109,7 +113,7 @@ def fit_power(
         drift: allow the power to drift slowly.
 
     Returns:
-        The posterior; NULL with fewer than three readings.
+        The posterior; None with fewer than three readings.
     """
     if len(updates.value) < 3:
         return None
@@ -118,7 +122,7 @@ def fit_power(
     step = float(lags[1] - lags[0]) if len(lags) > 1 else 0.0
     if coarse.lag_sd_s >= step:
         return coarse
-    # The lag is known better than the grid shows: look again, closely.
+    # The lag is known better than the step of the grid, so a finer grid is used.
     near = coarse.lag_s + step * np.linspace(-1, 1, _LAG_CLOSE)
     return replace(_fit(updates, activity, model, near, idle_w, drift), lag_modes=coarse.lag_modes)
 
@@ -165,7 +169,7 @@ def _fit(
         free = max(len(y) - taken, 1.0)
         chi2 = float(np.sum(residual**2 / expected) / free)
         var = expected * max(1.0, chi2)
-    # Readings that saw the same call share what was particular about it.
+    # Readings that averaged over the same call have the same deviation of this call.
     correlation = _correlation((y - designs[best] @ posts[best].mean) / np.sqrt(var))
     white = [_whitened(x, y, var, correlation) for x in designs]
     flat = np.ones(len(y))
@@ -203,7 +207,7 @@ def _fit(
 
 
 def _correlation(residual: Array) -> float:
-    """Return the correlation of neighbouring residuals, not below 0, and below 0.9."""
+    """Return the correlation of neighbouring residuals, limited to 0 to 0.9."""
     if len(residual) < 8:
         return 0.0
     centered = residual - residual.mean()
@@ -212,9 +216,9 @@ def _correlation(residual: Array) -> float:
 
 
 def _whitened(x: Array, y: Array, var: Array, correlation: float) -> tuple[Array, Array]:
-    """Return design and readings with independent errors of deviation 1, if neighbouring errors are correlated like this.
+    """Return design and readings, transformed so that their errors are independent with deviation 1.
 
-    Errors are taken for an autoregressive process of first order over the readings.
+    The errors are modelled as an autoregressive process of first order with the given correlation of neighbours.
     """
     both = np.column_stack([x, y]) / np.sqrt(var)[:, None]
     rest = np.sqrt(1 - correlation**2)
@@ -224,7 +228,7 @@ def _whitened(x: Array, y: Array, var: Array, correlation: float) -> tuple[Array
 
 
 def _log_volume(var: Array, correlation: float) -> float:
-    """Return the logarithm of how much whitening changes a density, for fits of other correlation to be compared."""
+    """Return the log determinant of the whitening. With it, fits with different correlations can be compared."""
     return 0.5 * float(np.log(var).sum() + (len(var) - 1) * np.log1p(-(correlation**2)))
 
 
@@ -278,7 +282,7 @@ def _solve(x: Array, y: Array, var: Array, mean: Array, sd: Array) -> _Posterior
 
 
 def _nonnegative(post: _Posterior, x: Array, y: Array, var: Array, mean: Array, sd: Array, count: int) -> _Posterior:
-    """Return the posterior with the first ``count`` parameters not below 0: those that would be are held at 0 in turn."""
+    """Return the posterior with the first ``count`` parameters not below 0. Negative ones are set to 0, one after the other."""
     fixed: set[int] = set()
     current = post.mean
     for _ in range(count):
@@ -294,7 +298,10 @@ def _nonnegative(post: _Posterior, x: Array, y: Array, var: Array, mean: Array, 
 
 
 def _modes(weight: Array) -> int:
-    """Count peaks of the weights (largest 1) that reach a tenth of it and are parted by a dip to a third of the lower."""
+    """Count the peaks of the weights.
+
+    A peak reaches a tenth of the largest weight. Between two peaks the weights fall to a third of the lower peak.
+    """
     peaks: list[int] = []
     weight = weight / weight.max()
     for i in range(len(weight)):

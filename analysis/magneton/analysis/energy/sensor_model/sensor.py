@@ -4,9 +4,11 @@ A sensor refreshes its value at ``u_k = phase + k * period`` and shows, until th
 
     y_k = offset + gain * integral h(s) P(u_k - lag - s) ds + noise
 
-with a response ``h`` that is a boxcar (the mean over the last w seconds) or of first order (tau). Polls between two
-refreshes repeat one value and carry no information of their own: a new value was made between the last poll that showed
-the old one and the first that shows the new one, and one lattice has to fit all of these intervals.
+with a response ``h`` that is a boxcar (the mean over the last w seconds) or of first order (a low-pass with time constant tau).
+
+Polls between two refreshes show the same value. A refresh happened between the last poll with the old value and the first poll with
+the new one. Each change of value gives such an interval. The refreshes form a lattice: equally spaced instants. The lattice must
+have a point in each of the intervals.
 """
 
 from __future__ import annotations
@@ -18,10 +20,10 @@ import numpy.typing as npt
 
 from magneton.analysis.energy.sensor_model.timeline import Activity, Array
 
-# A first-order response is taken as this many boxcars of equal weight side by side; the last ends at 9 tau.
+# A first-order response is approximated by this many boxcars of equal weight; the last ends at an age of 9 tau.
 _PIECES = 24
 _TAIL = 9.0
-# Polls must be this much closer than updates for the lattice to show.
+# Least number of polls per update; with fewer the lattice cannot be found.
 _MIN_POLLS_PER_UPDATE = 2.0
 _MIN_CHANGES = 6
 _FIRST_CHANGES = 128
@@ -29,7 +31,7 @@ _FIRST_CHANGES = 128
 
 @dataclass(frozen=True)
 class Response:
-    """How a reading weighs the past: boxcars side by side.
+    """How a reading weighs the past: a weight for each range of ages.
 
     Attributes:
         kind: ``boxcar`` or ``first_order``.
@@ -79,7 +81,7 @@ class Updates:
         t_s: when each was made, s.
         value: reading, W.
         timing_sd_s: standard deviation of ``t_s``.
-        period_s: time between updates; NULL where it is not known.
+        period_s: time between updates; None where it is not known.
         locked: one lattice fits the readings.
         outside: share of the changes that do not fit it.
     """
@@ -106,8 +108,8 @@ def lock(poll_s: Array, value: Array, *, period_s: float | None = None) -> Updat
         period_s: time between updates, where it is known.
 
     Returns:
-        One reading per point of the lattice. Where polls are too far apart, or too few values change, to show one:
-        each poll, dated half a period back (or as it is, where no period is known).
+        One reading per point of the lattice. No lattice can be found if polls are too far apart or too few values change. Then each
+        poll is returned, with its time moved back by half a period (or unchanged, if no period is known).
     """
     known = ~np.isnan(value)
     t, v = poll_s[known], value[known]
@@ -120,7 +122,7 @@ def lock(poll_s: Array, value: Array, *, period_s: float | None = None) -> Updat
     found, phase, sd, outside = _fit_lattice(low, high, guess, 0.002 if period_s else 0.04)
     first, last = int(np.ceil((t[0] - phase) / found)), int(np.floor((t[-1] - phase) / found))
     lattice = phase + found * np.arange(first, last + 1)
-    # The poll nearest the middle between two updates shows the value of the earlier one, whatever the jitter.
+    # The poll nearest to the middle between two updates shows the value of the earlier update, in spite of jitter.
     middle = lattice + found / 2
     nearest = np.clip(np.searchsorted(t, middle), 1, len(t) - 1)
     nearest = np.where(middle - t[nearest - 1] < t[nearest] - middle, nearest - 1, nearest)
@@ -136,7 +138,7 @@ def _unlocked(t: Array, v: Array, period_s: float | None) -> Updates:
 
 
 def _first_guess(low: Array, high: Array) -> float:
-    """Return a rough period: the median of the steps between neighbouring changes, skipped updates left out."""
+    """Return a rough period: the typical time between neighbouring changes, without changes that skip an update."""
     steps = np.diff((low + high) / 2)
     typical = float(np.median(steps))
     near = steps[(steps > 0.6 * typical) & (steps < 1.4 * typical)]
@@ -146,8 +148,9 @@ def _first_guess(low: Array, high: Array) -> float:
 def _fit_lattice(low: Array, high: Array, guess: float, spread: float) -> tuple[float, float, float, float]:
     """Return period, phase, standard deviation of an update's time and share of the intervals missed.
 
-    A lattice fits best that passes through most intervals; among equals, the middle of those is taken. The period is found on
-    the first changes and then sharpened on four times as many, until all are in: a long log costs little more than a short.
+    The best lattice has a point in the largest number of intervals. Of several equally good ones the middle is taken. The period is
+    found from the first changes, then refined with four times as many, until all are used. So a long log takes little longer
+    than a short one.
     """
     center = float(low[0] + high[0]) / 2
     lo, hi = low - center, high - center
@@ -193,7 +196,7 @@ def _cover(lo: Array, hi: Array, period: float, step: float) -> tuple[npt.NDArra
 
 
 def _middle(candidates: list[tuple[float, float]], length: float) -> tuple[float, float, float]:
-    """Return the middle of the best lattices: period, phase, and standard deviation of the time in mid-recording."""
+    """Return the middle of the best lattices: period, phase, and standard deviation of an update in the middle of the recording."""
     pairs = np.array(candidates)
     period = float(np.median(pairs[:, 0]))
     # Compared in the middle of the recording, where an error of the period matters least.
@@ -208,7 +211,7 @@ def _middle(candidates: list[tuple[float, float]], length: float) -> tuple[float
 
 @dataclass(frozen=True)
 class Calibration:
-    """Gain and offset of a sensor against the true power, with what is not known about them.
+    """Gain and offset of a sensor against the true power, with their standard deviations.
 
     Attributes:
         gain: reading per true watt.
@@ -216,9 +219,9 @@ class Calibration:
         gain_sd: standard deviation of the gain.
         offset_sd_w: standard deviation of the offset, W.
         correlation: between the two.
-        source: ``meter`` (compared with one), ``none`` (the sensor is taken at its word, within its tolerance).
+        source: ``meter`` (calibrated with a meter) or ``none`` (gain 1 and offset 0 are assumed, within the tolerance of sensors).
         gain_per_degree: change of the gain per degree Celsius, where it was found.
-        reference_degc: temperature at which ``gain`` holds; NULL where it was not looked at.
+        reference_degc: temperature at which ``gain`` holds; None where it was not looked at.
     """
 
     gain: float = 1.0
@@ -238,11 +241,11 @@ class Calibration:
         return replace(self, gain=gain, reference_degc=degc)
 
     def true_energy(self, sensor_j: float, seconds: float) -> float:
-        """Return the energy behind an energy in the sensor's scale."""
+        """Return the true energy for an energy in the scale of the sensor."""
         return (sensor_j - self.offset_w * seconds) / self.gain
 
     def energy_sd(self, true_j: float, seconds: float) -> float:
-        """Return the standard deviation that the calibration leaves on an energy, J."""
+        """Return the standard deviation of an energy from the calibration, J."""
         by_gain, by_offset = true_j * self.gain_sd, seconds * self.offset_sd_w
         square = by_gain**2 + by_offset**2 + 2 * self.correlation * by_gain * by_offset
         return float(np.sqrt(max(square, 0.0)) / self.gain)
@@ -255,7 +258,7 @@ class SensorModel:
     Attributes:
         period_s: time between updates, s.
         response: how a reading follows the power.
-        lag_s: age of the newest power a reading knows, s.
+        lag_s: age of the newest power that a reading includes, s.
         lag_sd_s: standard deviation of it.
         noise_w: standard deviation of a reading, W.
         calibration: gain and offset.

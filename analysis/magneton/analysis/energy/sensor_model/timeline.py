@@ -1,8 +1,8 @@
 """Which kernels run when: the activity of a device as functions of time that can be integrated exactly.
 
-Everything an energy is attributed by is an integral of two functions of time per class of kernels, where ``n_c(t)`` is the
-number of kernels of class c that run at t and ``n(t)`` the number of all: ``A_c = integral n_c`` (kernel seconds) and
-``S_c = integral n_c / n`` (the class's equal share of the time something runs). ``sum_c S_c`` is the busy time exactly.
+Let ``n_c(t)`` be the number of kernels of class c that run at time t, and ``n(t)`` the number of all kernels. Energies are computed
+from two integrals per class: ``A_c = integral n_c`` (kernel seconds), and ``S_c = integral n_c / n`` (the equal share of the class
+in the busy time). ``sum_c S_c`` is exactly the busy time.
 """
 
 from __future__ import annotations

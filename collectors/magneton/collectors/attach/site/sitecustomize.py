@@ -12,7 +12,7 @@ _HERE = Path(__file__).parent
 
 
 def _chain() -> None:
-    """Run the ``sitecustomize`` that would have run without us."""
+    """Run the ``sitecustomize`` that Python would have run without the recorder."""
     elsewhere = [entry for entry in sys.path if entry and Path(entry).absolute() != _HERE]
     spec = importlib.machinery.PathFinder.find_spec("sitecustomize", elsewhere)
     if spec is not None and spec.loader is not None:

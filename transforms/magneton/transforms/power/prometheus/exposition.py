@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from magneton.schemas.kinds import Flag
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.prometheus.metrics import MetricReader
@@ -38,7 +39,7 @@ def sniff(head: str) -> bool:
 
 
 def parse_sample(line: str) -> Sample | None:
-    """Return (name, labels, value, time or NULL) of one line, or NULL when it is not a sample."""
+    """Return (name, labels, value, time or None) of one line, or None when it is not a sample."""
     match = _NAME.match(line)
     if match is None:
         return None
@@ -85,7 +86,7 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
             continue
         sample = parse_sample(text)
         if sample is None or (last and not rows.final_newline):
-            builder.drop(position, "row_cut" if last and not rows.final_newline else "row_malformed", line)
+            builder.drop(position, Flag.ROW_CUT if last and not rows.final_newline else Flag.ROW_MALFORMED, line)
             continue
         name, labels, value, stamp = sample
         metrics.sample(name, labels, value, None if stamp is None else time_ns(stamp, exponent), line)
@@ -95,8 +96,8 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
 def _time_exponent(path: Path, builder: LogBuilder) -> tuple[int, bool, bool]:
     """Return the unit of the time stamps as an exponent, whether this is OpenMetrics, and whether it has an end.
 
-    The two formats differ by a factor of 1000. OpenMetrics shows itself by ``# EOF``, ``# UNIT`` or fractions of a second;
-    a file that shows neither is judged by the size of its first time stamp.
+    The times of the two formats differ by a factor of 1000. OpenMetrics is recognised by ``# EOF``, ``# UNIT`` or fractions of a
+    second. Without these, the size of the first time stamp decides.
     """
     is_open = ended = False
     first: str | None = None

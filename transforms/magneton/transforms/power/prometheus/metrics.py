@@ -1,7 +1,7 @@
 """What Prometheus metrics mean: DCGM's by name, others by the unit they state or carry in their name.
 
-A device is named by its UUID where a label gives one. Samples of one GPU under different pod labels are one device (the
-pod stays in ``labels``); metrics that name no device we know are told apart by all their labels.
+A device is named by its UUID if a label gives one. Samples of one GPU under different pod labels are one device; the pod is kept
+in ``labels``. Metrics without a known device are told apart by all their labels.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from magneton.schemas.clocks import REALTIME
+from magneton.schemas.kinds import Clock, DeviceKind, PowerField
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.readings import Series, labels_json
 from magneton.transforms.reading.decimals import reading
 
 _DCGM: dict[str, tuple[str, str]] = {
-    "DCGM_FI_DEV_POWER_USAGE": (fields.POWER, "W"),
-    "DCGM_FI_DEV_POWER_USAGE_INSTANT": (fields.POWER_INSTANT, "W"),
-    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": (fields.ENERGY_COUNTER, "mJ"),
-    "DCGM_FI_DEV_POWER_MGMT_LIMIT": (fields.POWER_LIMIT, "W"),
-    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": (fields.POWER_LIMIT, "W"),
+    "DCGM_FI_DEV_POWER_USAGE": (PowerField.POWER, "W"),
+    "DCGM_FI_DEV_POWER_USAGE_INSTANT": (PowerField.POWER_INSTANT, "W"),
+    "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION": (PowerField.ENERGY_COUNTER, "mJ"),
+    "DCGM_FI_DEV_POWER_MGMT_LIMIT": (PowerField.POWER_LIMIT, "W"),
+    "DCGM_FI_DEV_ENFORCED_POWER_LIMIT": (PowerField.POWER_LIMIT, "W"),
     "DCGM_FI_DEV_GPU_TEMP": ("temperature", "degC"),
     "DCGM_FI_DEV_MEMORY_TEMP": ("temperature_memory", "degC"),
     "DCGM_FI_DEV_SM_CLOCK": ("clock_sm", "MHz"),
@@ -70,30 +70,32 @@ class MetricReader:
         scale = fields.unit_scale(unit)
         device, used = _device(name, labels)
         rest = {k: v for k, v in labels.items() if k not in used}
-        series = Series(name, source, kind, device, field, scale[0] if scale else unit, REALTIME, labels_json(rest))
+        series = Series(
+            name, source, kind, device, field, scale[0] if scale else unit, Clock.REALTIME, labels_json(rest)
+        )
         return self._builder.series(series, dict(labels)), scale, field
 
     def _meaning(self, name: str) -> tuple[str, str, str, str] | None:
-        """Return (source, device kind, field, unit) of a metric, or NULL when we do not know it."""
+        """Return (source, device kind, field, unit) of a metric, or None when we do not know it."""
         if name in _DCGM:
-            return ("dcgm", "gpu", *_DCGM[name])
+            return ("dcgm", DeviceKind.GPU, *_DCGM[name])
         family = name.removesuffix("_total")
         if rapl := _RAPL.fullmatch(name):
             zone = rapl.group(1)
-            return "prometheus", "cpu" if zone == "package" else zone, fields.ENERGY_COUNTER, "J"
+            return "prometheus", DeviceKind.CPU if zone == DeviceKind.PACKAGE else zone, PowerField.ENERGY_COUNTER, "J"
         suffix = _UNIT_SUFFIX.search(name)
         unit = self.units.get(name) or self.units.get(family) or (suffix.group(1) if suffix else None)
         scale = fields.unit_scale(unit)
         if unit is None or scale is None or scale[0] not in {"W", "J"} or name.endswith("_created"):
             return None
         words = set(name.lower().split("_"))
-        kind = "gpu" if words & {"gpu", "nvidia", "amd", "dcgm", "rocm"} else "other"
+        kind = DeviceKind.GPU if words & {"gpu", "nvidia", "amd", "dcgm", "rocm"} else DeviceKind.OTHER
         if scale[0] == "W":
             return "prometheus", kind, fields.power_field(name), unit
         kind_of_metric = self.types.get(name) or self.types.get(family)
         counts_up = kind_of_metric == "counter" or (kind_of_metric is None and name.endswith("_total"))
         if counts_up or "consumption" in words or "consumed" in words:
-            return "prometheus", kind, fields.ENERGY_COUNTER, unit
+            return "prometheus", kind, PowerField.ENERGY_COUNTER, unit
         return "prometheus", kind, name.lower(), unit
 
 

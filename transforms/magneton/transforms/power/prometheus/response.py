@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from magneton.schemas.errors import InputFormatError
+from magneton.schemas.kinds import Flag
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions, realtime_only
 from magneton.transforms.power.prometheus.metrics import MetricReader
@@ -82,7 +83,7 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
         for raw, stamp, value in _samples(result):
             position = builder.report.n_rows
             if stamp is None or value is None:
-                builder.drop(position, "row_malformed", raw)
+                builder.drop(position, Flag.ROW_MALFORMED, raw)
             else:
                 kept[position] = raw
                 metrics.sample(name, labels, value, time_ns(stamp, 9), f"{name} {raw}")
@@ -92,7 +93,7 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
 
 
 def _samples(result: _Result) -> Iterator[tuple[str, str | None, str | None]]:
-    """Yield (pair as written, time text or NULL, value text or NULL)."""
+    """Yield (pair as written, time text or None, value text or None)."""
     for pair in [*result.values, *([result.value] if bytes(result.value) else [])]:
         raw = bytes(pair)
         text = raw.decode("utf-8", "replace")

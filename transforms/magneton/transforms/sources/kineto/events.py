@@ -12,6 +12,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Raw, Struct, field
 
+from magneton.schemas.kinds import Activity
+
 NO_ARGS = Raw(b"{}")
 EMPTY = Raw(b"")
 
@@ -134,11 +136,11 @@ CATEGORIES: dict[str, tuple[str, str]] = {
     "cuda_driver": ("launches", "cuda_driver"),
     "xpu_driver": ("launches", "cuda_driver"),
     "privateuse1_driver": ("launches", "cuda_driver"),
-    "kernel": ("kernels", "kernel"),
-    "gpu_memcpy": ("kernels", "gpu_memcpy"),
-    "memcpy": ("kernels", "gpu_memcpy"),
-    "gpu_memset": ("kernels", "gpu_memset"),
-    "memset": ("kernels", "gpu_memset"),
+    "kernel": ("kernels", Activity.KERNEL),
+    "gpu_memcpy": ("kernels", Activity.MEMCPY),
+    "memcpy": ("kernels", Activity.MEMCPY),
+    "gpu_memset": ("kernels", Activity.MEMSET),
+    "memset": ("kernels", Activity.MEMSET),
 }
 
 # Phases that become edges: they are paired once the file is complete.

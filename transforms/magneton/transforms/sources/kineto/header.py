@@ -1,10 +1,11 @@
-"""What a kineto trace says besides its events: clock, rank, devices, versions, names of processes and threads."""
+"""The parts of a kineto trace beside its events: clock, rank, devices, versions, names of processes and threads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from magneton.schemas.kinds import Clock
 from magneton.transforms.sources.kineto.events import Event
 from magneton.transforms.staging.stage import Stage
 
@@ -70,9 +71,9 @@ def read_header(stage: Stage, metadata: dict[str, Any], names: ProcessNames, ear
     info = stage.info
     base = _int(metadata.get("baseTimeNanoseconds"))
     if base is not None:
-        info.base_unix_ns, info.clock = base, "realtime"
+        info.base_unix_ns, info.clock = base, Clock.REALTIME
     elif earliest_ns is not None and earliest_ns > _EPOCH_SIZED_NS:
-        info.base_unix_ns, info.clock = 0, "realtime"
+        info.base_unix_ns, info.clock = 0, Clock.REALTIME
     distributed = metadata.get("distributedInfo")
     if isinstance(distributed, dict):
         info.rank = _int(distributed.get("rank"))

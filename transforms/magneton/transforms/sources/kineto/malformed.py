@@ -1,7 +1,7 @@
-"""Looking at one event of a kineto trace by itself: repair what has one meaning, set aside what has none.
+"""Repairing or quarantining a single malformed event of a kineto trace.
 
-A number may be written as a string, an id as a float, a name with broken bytes: such an event is kept. A time that is no
-number, a negative length, a phase nobody defined: such an event goes to quarantine with the reason.
+An event is repaired and kept if its meaning is clear: a number written as a string, an id written as a float, a name with broken
+bytes. It is quarantined with the reason otherwise: a time that is not a number, a negative length, an undefined phase.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 import re
 import typing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN
-from magneton.schemas.errors import InputFormatError
-from magneton.transforms.reading.json_array import MAX_NUMBER, NOT_FINITE, NumberText, tolerant_loads
+from magneton.transforms.reading.json_array import MAX_NUMBER, NOT_FINITE, NotJsonError, NumberText, tolerant_loads
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.reading.timestamps import text_to_ns
 from magneton.transforms.sources.kineto.events import ARGS, NO_ARGS, PHASES, Event, group_of
@@ -45,18 +43,18 @@ class Cleaned:
     suspect: bool = False
 
 
-def clean(raw: bytes, position: int, stage: Stage, limits: Limits, path: Path) -> Cleaned | None:
+def clean(raw: bytes, position: int, stage: Stage, limits: Limits) -> Cleaned | None:
     """Return a repaired event, or None after it was counted as ignored or quarantined.
 
     Raises:
-        InputFormatError: the text is not JSON, whatever one grants it.
+        NotJsonError: the text is not JSON, even with all repairs.
     """
     notes: set[str] = set()
     text = raw.decode("utf-8", "replace")
     try:
         value = tolerant_loads(raw, keep_numbers=True, notes=notes)
     except ValueError as error:
-        raise InputFormatError(f"is not JSON in event {position}: {error}", path=path) from error
+        raise NotJsonError(error, raw, f"in event {position}") from error
     except RecursionError:
         stage.quarantine("event_too_large", position, text)
         return None

@@ -1,7 +1,8 @@
-"""Reading SQLite files made elsewhere: never written to, never trusted, and refused in one line when damaged.
+"""Reading SQLite files of other tools without trusting them.
 
-The file is opened read-only and immutable (no journal, no lock, no side file), with schema code switched off; only real
-tables are read, never a view, a virtual table or a generated column, since those run code that the file brings along.
+The file is opened read-only and immutable (no journal, no lock, no side file), with schema code switched off. Only real tables are
+read. Views, virtual tables and generated columns are not, since they could run code that the file contains. A damaged file is refused
+with one line.
 """
 
 from __future__ import annotations

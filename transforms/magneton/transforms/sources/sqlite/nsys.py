@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from magneton.schemas.kinds import Activity, Clock, Flag
 from magneton.transforms.sources.rows import Notes, Row, attributes, int64, json_text
 from magneton.transforms.sources.sqlite.database import Cell, Database, Lookup, Record, events, integer
 
@@ -66,7 +67,7 @@ def decode(database: Database, notes: Notes) -> Iterator[Row]:
         InputFormatError: the file is damaged.
     """
     notes.framework = "nsys"
-    notes.clock = "session"
+    notes.clock = Clock.SESSION
     for row in database.rows("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",)):
         notes.base_unix_ns = integer(row["utcEpochNs"])
     notes.devices = _devices(database)
@@ -149,7 +150,7 @@ def _kernels(database: Database, names: Lookup, notes: Notes, traced: set[_Launc
         return "kernels", {
             **_device_columns(record, start, length),
             "name": name or f"kernel {integer(record['demangledName'])}",
-            "category": "kernel",
+            "category": Activity.KERNEL,
             "graph_node_id": node,
             "grid": _triple(record, grid),
             "block": _triple(record, block),
@@ -168,10 +169,10 @@ def _kernels(database: Database, names: Lookup, notes: Notes, traced: set[_Launc
 def _transfers(database: Database, notes: Notes, traced: set[_Launch]) -> Iterator[Row]:
     def copy(record: Record, start: int, length: int | None) -> Row:
         kind = integer(record["copyKind"])
-        return transfer(record, start, length, "gpu_memcpy", f"Memcpy {_COPY_KINDS.get(kind or 0, 'unknown')}")
+        return transfer(record, start, length, Activity.MEMCPY, f"Memcpy {_COPY_KINDS.get(kind or 0, 'unknown')}")
 
     def fill(record: Record, start: int, length: int | None) -> Row:
-        return transfer(record, start, length, "gpu_memset", "Memset")
+        return transfer(record, start, length, Activity.MEMSET, "Memset")
 
     def transfer(record: Record, start: int, length: int | None, category: str, name: str) -> Row:
         node = integer(record["graphNodeId"])
@@ -203,7 +204,7 @@ def _whole_graphs(database: Database, notes: Notes, traced: set[_Launch]) -> Ite
         return "kernels", {
             **_device_columns(record, start, length),
             "name": f"CUDA graph {graph}",
-            "category": "kernel",
+            "category": Activity.KERNEL,
             "attributes": attributes(
                 whole_graph=True, context=integer(record["contextId"]), graph=graph, graph_executable=executable
             ),
@@ -264,7 +265,7 @@ def _nvtx(database: Database, names: Lookup, notes: Notes) -> Iterator[Row]:
             "category": "nvtx",
             "kind": shape,
             "args": json_text(said) if said else None,
-            "flags": "unterminated_slice" if missing_end else None,
+            "flags": Flag.UNTERMINATED_SLICE if missing_end else None,
         }
 
     return events(database, NVTX, columns, notes, build, open_ended=True)

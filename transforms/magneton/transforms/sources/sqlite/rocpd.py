@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from magneton.schemas.kinds import Activity, Clock
 from magneton.transforms.sources.rows import Notes, Row, attributes, json_text
 from magneton.transforms.sources.sqlite.database import Cell, Database, Record, events, integer
 
@@ -37,7 +38,7 @@ def decode(database: Database, notes: Notes) -> Iterator[Row]:
         InputFormatError: the file is damaged.
     """
     notes.framework = "rocprofv3"
-    notes.clock = "boottime"
+    notes.clock = Clock.BOOTTIME
     sets: dict[str, dict[str, str]] = {}
     for name in database.tables:
         what, uuid = _parts(name)
@@ -132,7 +133,7 @@ class _Process:
                 "name": self._kernel_names.get(record["kernel_id"])
                 or mangled
                 or f"kernel {integer(record['kernel_id'])}",
-                "category": "kernel",
+                "category": Activity.KERNEL,
                 "grid": _blocks(items, group),
                 "block": _known(group),
                 "shared_memory_bytes": integer(record["group_segment_size"]),
@@ -159,7 +160,7 @@ class _Process:
                 **self._columns(record, start, length),
                 **self._device(record, on),
                 "name": self._strings.get(record["name_id"]) or "Memcpy",
-                "category": "gpu_memcpy",
+                "category": Activity.MEMCPY,
                 "bytes": integer(record["size"]),
                 "attributes": attributes(
                     source=None if source is None else source["name"],

@@ -1,4 +1,4 @@
-"""What an XLA program says of its instructions: shapes, the operation they came from, and the line of source.
+"""Facts about the instructions of an XLA program: shapes, the operation they were made of, and the line of source.
 
 A profile carries the compiled programs it saw as ``HloProto`` messages (``xla/service/hlo.proto``). An instruction is a
 fusion more often than not, so its name (``loop_add_fusion.3``) says little; its ``op_name``

@@ -1,4 +1,4 @@
-"""What the events of an XLA profile are, whichever file they come from: ``*.xplane.pb`` or the trace JSON made of it.
+"""The meaning of the events of an XLA profile, from either file: ``*.xplane.pb`` or the trace JSON that is made from it.
 
 JAX and TensorFlow share one profiler. A plane (a process in JSON) is a host or a device, a line (a thread) is a thread,
 a stream, or a view that the profiler derived from the streams. Both files go through this module, so that one run gives
@@ -14,6 +14,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from magneton.schemas.kinds import Activity
 from magneton.transforms.sources.rows import Row, attributes, int64, json_text
 from magneton.transforms.sources.xla.hlo import Instruction
 
@@ -206,11 +207,11 @@ def _kernel(track: Track, event: XlaEvent, instruction: Instruction | None) -> d
     args = event.args
     details = dict(_DETAIL.findall(str(args.get("kernel_details") or "")))
     moved = args.get("memcpy_details") or args.get("memset_details")
-    category = "kernel"
+    category = Activity.KERNEL
     if "memcpy_details" in args or event.name.startswith("Memcpy"):
-        category = "gpu_memcpy"
+        category = Activity.MEMCPY
     elif "memset_details" in args or event.name.startswith("Memset"):
-        category = "gpu_memset"
+        category = Activity.MEMSET
     shared = [int64(details[k]) for k in ("static_shared", "dynamic_shared", "group_mem") if k in details]
     occupancy = _number(details.get("occ_pct"))
     return {

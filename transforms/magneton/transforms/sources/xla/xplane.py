@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from magneton.schemas.errors import InputFormatError, TruncatedInputError
+from magneton.schemas.kinds import Clock
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.sources import Input
 from magneton.transforms.sources.local_file import mapped
@@ -102,7 +103,7 @@ def decode(data: Buffer, notes: Notes) -> Iterator[Row]:
         dispatches = _dispatches(space, plane, operations)
         for line in space.lines(plane):
             if line.timestamp_ns >= _EPOCH_SIZED_NS:
-                notes.base_unix_ns, notes.clock = 0, "realtime"
+                notes.base_unix_ns, notes.clock = 0, Clock.REALTIME
             track = xla.track(plane.name, line.name, _thread(line), has_streams=has_streams)
             for event in space.events(plane, line):
                 try:
@@ -149,7 +150,7 @@ def _times(event: Event, notes: Notes) -> tuple[int, int]:
 
 def _describe(space: XSpace, notes: Notes) -> None:
     notes.framework = "xla"
-    notes.clock = "session"
+    notes.clock = Clock.SESSION
     environment = space.plane(_ENVIRONMENT)
     if environment is not None:
         notes.base_unix_ns = int64(environment.stats.get("profile_start_time"))

@@ -19,16 +19,16 @@ from magneton.schemas.errors import (
     UsageError,
 )
 from magneton.schemas.ids import sha256_file
+from magneton.schemas.kinds import CaptureKind, FileRole, SensorKind
 from magneton.schemas.leftovers import put_back
 from magneton.schemas.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from magneton.schemas.raw_paths import capture_folder, extra_folder
 from magneton.transforms import normalize as transform
 from magneton.transforms.job import NormalizeOptions
-from magneton.transforms.power.join import ENTRY_KIND, KIND, PowerInput, open_power, options_of
+from magneton.transforms.power.join import PowerInput, open_power, options_of
 from magneton.transforms.power.registry import find_format
 from magneton.transforms.recorded.known import Known, changed
 from magneton.transforms.recorded.tables import TABLES, RecordedTable
-from magneton.transforms.recorded.values import KIND as VALUES
 from magneton.transforms.recorded.values import ValuesInput
 
 __all__ = ["ExtraFiles", "NormalizeOptions", "normalize"]
@@ -36,7 +36,7 @@ __all__ = ["ExtraFiles", "NormalizeOptions", "normalize"]
 
 def normalize(
     inputs: Sequence[Path],
-    out: Path,
+    out: Path | None = None,
     options: NormalizeOptions | None = None,
     *,
     capture_traces: Sequence[Path] = (),
@@ -45,22 +45,22 @@ def normalize(
 ) -> Manifest:
     """Turn traces of one job, or the raw files of one recording, into a recording with tables.
 
-    What the manifest of a recording says (label, system, workload, devices, clock anchors) is carried over, and its raw
-    files must have the hashes it states.
+    For a recording, its manifest is carried over (label, system, workload, devices, clock anchors). The raw files must have
+    the hashes that the manifest states.
 
     Args:
         inputs: trace files, one per rank, or a folder that holds them; or one recording.
-        out: directory to publish.
+        out: directory to publish; None: a recording is normalised where it lies, and its earlier tables are replaced.
         options: see ``NormalizeOptions``.
         capture_traces: traces taken while GPU graphs were captured, or a folder of them.
-        keep_raw: copy the inputs into the recording; stands above ``options``.
+        keep_raw: copy the inputs into the recording. It overrides ``options``.
         extras: power logs and benchmark results that join the recording.
 
     Returns:
         The manifest as written.
 
     Raises:
-        UsageError: no inputs, or a recording among other inputs.
+        UsageError: no inputs, no output for traces, or a recording among other inputs.
         ChecksumError: a raw file of a recording is not the one its manifest states.
         MagnetonError: an input is refused, or the output may not be replaced.
     """
@@ -72,6 +72,11 @@ def normalize(
         if not path.exists():
             put_back(path, MANIFEST_NAME)
     recorded = [path for path in inputs if (path / MANIFEST_NAME).is_file()]
+    if out is None:
+        if not recorded:
+            raise UsageError("no output was named", remedy="name a directory: magneton normalize TRACE -o RUN")
+        out, options = recorded[0], dataclasses.replace(options, overwrite=True)
+        _need_nothing_else_in(out)
     if not recorded:
         return transform.normalize(inputs, out, options, capture_traces=capture_traces, extra=read_extras(extras))
     if len(inputs) > 1:
@@ -79,11 +84,24 @@ def normalize(
     return _again(inputs[0], out, options, capture_traces, extras)
 
 
+def _need_nothing_else_in(recording: Path) -> None:
+    """Refuse to replace a recording that somebody keeps files of their own in: they would be gone with the old one."""
+    ours = {entry.path for entry in read_manifest(recording).files} | {MANIFEST_NAME}
+    for path in sorted(recording.rglob("*")):
+        inside = path.relative_to(recording)
+        if not path.is_dir() and inside.as_posix() not in ours and inside.parts[0] != "tables":
+            raise UsageError(
+                f"is not part of the recording {recording} and would be lost",
+                path=path,
+                remedy="move it away, or name another output with --out",
+            )
+
+
 def _again(
     recording: Path, out: Path, options: NormalizeOptions, capture_traces: Sequence[Path], extras: ExtraFiles
 ) -> Manifest:
     known = read_manifest(recording)
-    inputs = [entry for entry in known.files if entry.role == "primary"]
+    inputs = [entry for entry in known.files if entry.role == FileRole.PRIMARY]
     for entry in inputs:
         if not entry.kept:
             raise InputFormatError(
@@ -91,7 +109,11 @@ def _again(
             )
     raw = {entry.path: (entry, _raw_file(recording, entry)) for entry in inputs}
     if out.exists() and recording.samefile(out):
-        lost = [e.name for e in known.files if e.role != "derived" and not (options.keep_raw and e.role == "primary")]
+        lost = [
+            e.name
+            for e in known.files
+            if e.role != FileRole.DERIVED and not (options.keep_raw and e.role == FileRole.PRIMARY)
+        ]
         if lost:
             raise UsageError(f"would lose {lost[0]}", path=out, remedy="choose another output")
     entries = {path: entry for entry, path in raw.values()}
@@ -117,7 +139,7 @@ def _again(
                     "workload": known.workload,
                     # Results of benchmarks, and logs in formats that nothing here reads: they stay in the recording.
                     "files": [path for path in entries if path not in taken],
-                    "sensors": [s for s in known.sensors if s.get("kind") != ENTRY_KIND],
+                    "sensors": [s for s in known.sensors if s.get("kind") != SensorKind.POWER_LOG],
                     "notes": known.notes,
                     "known": Known(known, entries),
                 },
@@ -164,12 +186,12 @@ def _traces(known: Manifest, raw: _Raw, read: _Read) -> tuple[list[Path], list[P
     """
     kinds = {capture.file: capture.kind for capture in known.captures}
     others = read.paths()
-    traces: dict[str, list[Path]] = {"profile": [], "graph_capture": []}
+    traces: dict[str, list[Path]] = {CaptureKind.PROFILE: [], CaptureKind.GRAPH_CAPTURE: []}
     for entry, path in raw.values():
-        kind = kinds.get(entry.path, "other" if _is_extra(entry) else "profile")
+        kind = kinds.get(entry.path, "other" if _is_extra(entry) else CaptureKind.PROFILE)
         if kind in traces and path not in others:
             traces[kind].append(path)
-    return traces["profile"], traces["graph_capture"]
+    return traces[CaptureKind.PROFILE], traces[CaptureKind.GRAPH_CAPTURE]
 
 
 def _is_extra(entry: FileEntry) -> bool:
@@ -179,21 +201,24 @@ def _is_extra(entry: FileEntry) -> bool:
 
 def _read_again(known: Manifest, raw: _Raw) -> _Read:
     """Open power logs the way they were read, and find the tables that recorders left."""
-    power, values = [], []
-    for capture in known.captures:
-        entry, path = raw.get(capture.file or "", (None, None))
-        if entry is None or path is None:
-            continue
-        if capture.kind == VALUES:
-            values.append(ValuesInput(path.parent, capture.rank, capture.input_id, capture.incomplete))
-        elif capture.kind == KIND and find_format(path) is not None:
-            recorded = None if _is_extra(entry) else capture
-            power.append(open_power(path, options_of(known.sensors, entry.path), capture.anchors, recorded))
-    ours = {path for item in values for path in item.files()} | {item.path for item in power}
-    unlisted = ours - {path for _, path in raw.values()}
+    own = [(capture, *raw[capture.file]) for capture in known.captures if capture.file and capture.file in raw]
+    values = [
+        ValuesInput(path.parent, capture.rank, capture.input_id, capture.incomplete)
+        for capture, _, path in own
+        if capture.kind == CaptureKind.VALUES
+    ]
+    tables = {path for item in values for path in item.files()}
+    unlisted = tables - {path for _, path in raw.values()}
     if unlisted:
         raise InputFormatError("is not listed in the manifest of its recording", path=min(unlisted))
-    return _Read(power, values, _recorded_again(known, [pair for pair in raw.values() if pair[1] not in ours]))
+    recorded = _recorded_again(known, [pair for pair in raw.values() if pair[1] not in tables])
+    tables |= {item.path for item in recorded}
+    power = []
+    for capture, entry, path in own:
+        if capture.kind == CaptureKind.ENERGY and path not in tables and find_format(path) is not None:
+            recorder = None if _is_extra(entry) else capture
+            power.append(open_power(path, options_of(known.sensors, entry.path), capture.anchors, recorder))
+    return _Read(power, values, recorded)
 
 
 def _recorded_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list[RecordedTable]:
