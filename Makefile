@@ -11,6 +11,9 @@ OUT ?=
 TEST_ARGS ?=
 # Test processes: one a core. PARALLEL= runs the tests one after the other in one process, e.g. for a debugger.
 PARALLEL ?= -n auto --dist loadfile
+# Their linear algebra runs in one thread each: threads that outnumber the cores wait for each other in busy loops. Tests that time
+# what they run (slow, torch, systems) run one after the other, so that no test disturbs the clock of another.
+test test-lowest: export OPENBLAS_NUM_THREADS := 1
 
 # Names reach the shell through the environment, exactly as they were typed: $(value ...) keeps make from expanding a `$`
 # in them, and unexport keeps it from doing so while it fills the environment.

@@ -144,16 +144,20 @@ def test_circles_are_found() -> None:
     assert circle(between("p", {("p.x.one", "p.y.one"), ("p.y.two", "p.x.two")})) == ["x", "y", "x"]
 
 
-def test_no_modules_import_each_other(root: Path) -> None:
-    assert circle(set(module_imports(module_names(root)))) == []
+@pytest.fixture(scope="module")
+def imports(root: Path) -> set[tuple[str, str]]:
+    """Which module of the product imports which."""
+    return set(module_imports(module_names(root)))
 
 
-def test_no_rooms_import_each_other(root: Path) -> None:
+def test_no_modules_import_each_other(imports: set[tuple[str, str]]) -> None:
+    assert circle(imports) == []
+
+
+def test_no_rooms_import_each_other(root: Path, imports: set[tuple[str, str]]) -> None:
     """A room may be read alone: what it needs lies in rooms that do not need it. This holds in every folder."""
-    names = module_names(root)
-    edges = set(module_imports(names))
-    folders = {name.rpartition(".")[0] for name in names}
-    found = {folder: circle(between(folder, edges)) for folder in folders - {"magneton"}}
+    folders = {name.rpartition(".")[0] for name in module_names(root)}
+    found = {folder: circle(between(folder, imports)) for folder in folders - {"magneton"}}
     assert {folder: rooms for folder, rooms in found.items() if rooms} == {}
 
 
@@ -168,7 +172,7 @@ def test_folders_are_taken_in_at_a_glance(root: Path) -> None:
     assert full == {}
 
 
-def test_stages_do_not_import_each_other(root: Path) -> None:
+def test_stages_do_not_import_each_other(imports: set[tuple[str, str]]) -> None:
     """The same rule import-linter holds, for those who run the tests alone."""
     allowed = {
         "schemas": {"schemas"},
@@ -177,8 +181,10 @@ def test_stages_do_not_import_each_other(root: Path) -> None:
         "analysis": {"analysis", "schemas"},
         "cli": {"cli", "flows", *STAGES},
         "flows": {"flows", *STAGES} - {"cli"},
+        # python -m magneton
+        "__main__": {"cli"},
     }
-    found = {(a.split(".")[1], b.split(".")[1]) for a, b in module_imports(module_names(root)) if a.count(".")}
+    found = {(a.split(".")[1], b.split(".")[1]) for a, b in imports if a.count(".")}
     assert {(a, b) for a, b in found if b not in allowed[a]} == set()
 
 
