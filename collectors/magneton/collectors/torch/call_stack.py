@@ -21,7 +21,7 @@ from magneton.collectors.torch.profile import import_torch
 torch: Any = import_torch()
 
 _TORCH = str(Path(torch.__file__).parent) + "/"
-_OWN = str(Path(__file__).parent) + "/"
+_OWN = str(Path(__file__).parents[1]) + "/"
 _OPTIMIZERS = _TORCH + "optim/"
 _COMPILER = _TORCH + "_dynamo/eval_frame.py"
 # Not the frame of the same file that switches the compiler off.
