@@ -161,7 +161,7 @@ def test_a_region_that_runs_alone_needs_one_step_and_changes_nothing(call: Call,
     for region in (addmm, gelu):
         assert region["refusal"] is None and [w["times"] for w in region["windows"]] == [1, 1]
         for window in region["windows"]:
-            assert window["end_ns"] - window["start_ns"] >= 0.3e9 and window["steps"] > 10
+            assert window["end_ns"] - window["start_ns"] >= 0.3e9 and window["iterations"] > 10
         (energy,) = region["energies"]
         assert energy["refusal"] is None and energy["simulated"] and energy["label"] == "replayed"
         # 100 W throughout.

@@ -19,10 +19,12 @@ import pyarrow as pa
 from magneton.schemas import errors
 from magneton.schemas.codes import POWER_FLAGS, QUARANTINE_REASONS, WARNING_CODES
 from magneton.schemas.columns import Column, Table
+from magneton.schemas.commanddocs import CatalogDocument, GpuCheckDocument, InfoDocument, SensorsDocument
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
 from magneton.schemas.files import atomic_write
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest
+from magneton.schemas.repeatdoc import RepeatDocument, ReplayDocument
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.versions import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
 from magneton.schemas.views.columns import RUN_COLUMN
@@ -42,6 +44,20 @@ DOCUMENTS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
         "What a diff found: the only input of reports, gates and verification. Beside it lie `regions.parquet`, "
         "`matches.parquet` and `findings.parquet`. It is written last; sides are called A and B.",
     ),
+    (
+        "Repeats",
+        RepeatDocument,
+        "What `magneton repeat` prints with `--json` and writes with `--out`: what one call of an operator or module takes.",
+    ),
+    (
+        "Replays",
+        ReplayDocument,
+        "What `magneton.flows.replays.measure_replays` returns: what one call of each operation takes, alone.",
+    ),
+    ("Recordings at a glance", InfoDocument, "What `magneton info --json` prints."),
+    ("Catalogue", CatalogDocument, "What `magneton tables --json` prints."),
+    ("Sensors", SensorsDocument, "What `magneton sensors --json` prints."),
+    ("GPU check", GpuCheckDocument, "What `make gpu-check` leaves; `result` differs from stage to stage."),
 )
 
 _INTRODUCTION = f"""\
