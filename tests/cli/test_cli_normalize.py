@@ -133,11 +133,21 @@ def test_truncated_files_are_read_on_request(run: Run, trace: Path, tmp_path: Pa
     assert "truncated" in {h["code"] for h in document["health"]}
 
 
-@pytest.mark.parametrize("option", [["--max-ratio", "nope"], ["--max-event-days", "-1"], ["--memory-limit-mib", "1"]])
-def test_limits_that_are_none_are_refused(run: Run, trace: Path, tmp_path: Path, option: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [
+        (["--max-ratio", "nope"], "--max-ratio"),
+        (["--max-ratio", "nan"], "max_ratio is nan (give a number, at least 1 and finite)"),
+        (["--max-event-days", "-1"], "max_event_days is -1.0"),
+        (["--max-event-days", "nan"], "max_event_days is nan"),
+        (["--max-decompressed-gib", "inf"], "max_decompressed_gib is inf"),
+        (["--memory-limit-mib", "1"], "memory_limit_mb is 1 (give a whole number, at least 64)"),
+    ],
+)
+def test_limits_that_are_none_are_refused(run: Run, trace: Path, tmp_path: Path, option: list[str], says: str) -> None:
     code, _, err = run("normalize", trace, "-o", tmp_path / "run", *option)
     assert code == 2
-    assert option[0] in err
+    assert says in err
 
 
 def test_limits_hold(run: Run, trace: Path, tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ from magneton.analysis.energy.repeats.regions import DEFAULT_TIMES, MAX_TIMES, R
 from magneton.analysis.recording import Recording
 from magneton.cli.app import main
 from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
-from magneton.flows.normalize import normalize
 from magneton.flows.repeat import sensor_of, window_for
+from magneton.flows.traces import normalize
 from magneton.schemas.errors import InsufficientRepeatsError
 from magneton.schemas.run_tables import RUN_TABLES
 
@@ -189,8 +189,11 @@ def test_regions_are_looked_up_in_the_tables(run):
         (["--regions", "aten::addm"], "no operator and no module is called 'aten::addm' (did you mean aten::addmm?)"),
         (["--regions", ","], "no region is named"),
         (["--regions", "aten::addmm", "--sensor", "nvmll"], "nvmll"),
-        (["--regions", "aten::addmm", "--sensor", "file:x.csv"], "a meter cannot be read here"),
-        (["--regions", "aten::addmm", "--times", "1"], "--times"),
+        (
+            ["--regions", "aten::addmm", "--sensor", "file:x.csv"],
+            "a meter (command: or file:) cannot be used with repeat",
+        ),
+        (["--regions", "aten::addmm", "--times", "1"], "times is 1 (give a whole number, at least 2)"),
         (["--regions", "aten::addmm", "--out", "taken"], "already exists"),
         (["--regions", "aten::addmm", "--times", "3", "--alone"], "not repeated in place"),
         (["--regions", "onnx:MatMul"], "operations of onnx are not repeated in place (add --alone)"),

@@ -27,6 +27,6 @@ def test_help_and_version_load_nothing_heavy(words: list[str]) -> None:
 
 
 def test_a_diff_loads_no_graph_library() -> None:
-    code = "import magneton.flows.diff, pkgutil, importlib, magneton.analysis as a\n"
+    code = "import magneton.flows.pairs, pkgutil, importlib, magneton.analysis as a\n"
     code += "for m in pkgutil.walk_packages(a.__path__, 'magneton.analysis.'): importlib.import_module(m.name)"
     assert not imported(code) & {"networkx", "scipy", "torch"}

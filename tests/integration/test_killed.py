@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from magneton.flows.extras import ExtraFiles
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.manifest import ClockAnchor, System, read_manifest, write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]

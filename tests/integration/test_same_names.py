@@ -17,7 +17,7 @@ from tests.transforms.test_execution_traces import execution_trace
 from tests.transforms.test_execution_traces import trace as operators
 
 from magneton.flows.extras import ExtraFiles
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.errors import ChecksumError, InputFormatError
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.manifest import ClockAnchor, FileEntry, Manifest, read_manifest, write_manifest

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from magneton.analysis.query import Recordings
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.diffdoc import read_diff
 from magneton.schemas.errors import InputFormatError, SchemaVersionError

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from magneton.flows.extras import ExtraFiles
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas import files, parquet
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.manifest import Manifest, read_manifest

@@ -65,6 +65,7 @@ WARNING_CODES: dict[str, str] = {
     "local_time_ambiguous": "local times that occur twice (end of daylight saving); the order in the file decided",
     "lone_surrogate": "names with lone UTF-16 surrogates; replaced by U+FFFD",
     "maybe_incomplete": "the input may have been cut off at the end",
+    "metadata_left_out": "a member of the file outside its events was too large to keep",
     "missing_ranks": "ranks of the job that were not given",
     "no_events": "the input holds no events",
     "no_power_data": "no samples cover the window, so the energy is unknown (not 0)",

@@ -24,6 +24,7 @@ from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
 from magneton.schemas.files import atomic_write
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest
+from magneton.schemas.measuredoc import MeasureDocument
 from magneton.schemas.repeatdoc import RepeatDocument, ReplayDocument
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.versions import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
@@ -43,6 +44,11 @@ DOCUMENTS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
         DiffDocument,
         "What a diff found: the only input of reports, gates and verification. Beside it lie `regions.parquet`, "
         "`matches.parquet` and `findings.parquet`. It is written last; sides are called A and B.",
+    ),
+    (
+        "What `measure` returns",
+        MeasureDocument,
+        "What a step of one recording takes: `magneton.flows.measure(run).to_dict()`. It is not written to a file.",
     ),
     (
         "Repeats",
@@ -159,9 +165,13 @@ def structs(root: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
     return found
 
 
-def _document(title: str, root: type[msgspec.Struct], about: str) -> str:
+def _document(title: str, root: type[msgspec.Struct], about: str, described: set[type[msgspec.Struct]]) -> str:
+    """Return a section; structs that an earlier one describes are not described again."""
     parts = [f"## {title}\n\n{about}\n"]
     for struct in structs(root):
+        if struct in described:
+            continue
+        described.add(struct)
         doc = inspect.cleandoc(struct.__doc__ or "").replace("``", "`")
         rows = [(f"`{f.encode_name}`", f"`{_annotation(f.type)}`", _default(f)) for f in msgspec.structs.fields(struct)]
         parts.append(f"### {struct.__name__}\n\n{doc}\n\n{markdown_table(('field', 'type', 'default'), rows)}")
@@ -190,7 +200,8 @@ def _errors() -> str:
 def text() -> str:
     """Return ``docs/formats.md``."""
     parts = [_INTRODUCTION]
-    parts += [_document(*document) for document in DOCUMENTS]
+    described: set[type[msgspec.Struct]] = set()
+    parts += [_document(*document, described) for document in DOCUMENTS]
     parts.append(
         "## Tables of a run\n\nThe files `tables/<name>.parquet`. In SQL each has one more column, `run`, in front.\n"
     )

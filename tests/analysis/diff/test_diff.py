@@ -16,9 +16,9 @@ from tests.support.kineto import Trace
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
 from magneton.analysis.diff.regions import build
-from magneton.flows.diff import DiffSettings, Published, compare
 from magneton.flows.extras import ExtraFiles
-from magneton.flows.normalize import normalize
+from magneton.flows.pairs import DiffSettings, Published, compare
+from magneton.flows.traces import normalize
 from magneton.schemas.diffdoc import DiffDocument, read_diff
 from magneton.schemas.errors import (
     InputFormatError,
@@ -357,7 +357,7 @@ def test_without_power_there_are_no_joules(tmp_path: Path) -> None:
 def test_what_is_written(tmp_path: Path) -> None:
     published = run(tmp_path, model(10.0), model(20.0))
     names = sorted(p.name for p in published.directory.iterdir())
-    assert names == ["diff.json", "findings.parquet", "matches.parquet", "regions.parquet", "report.md", "runs"]
+    assert names == ["diff.json", "findings.parquet", "matches.parquet", "regions.parquet", "report.md"]
     assert read_diff(published.directory) == published.document
     regions = pq.read_table(published.directory / "regions.parquet")
     assert regions.num_rows == len(published.document.regions)

@@ -12,7 +12,7 @@ from tests.support.normalized import Normalizer
 from magneton.analysis.diff.pipeline import diff
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
-from magneton.flows.diff import compare
+from magneton.flows.pairs import compare
 from magneton.schemas.diffdoc import DiffDocument
 
 FOUND = Path(__file__).resolve().parents[2] / "found"

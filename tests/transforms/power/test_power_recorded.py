@@ -16,10 +16,11 @@ from tests.support.powercap import RANGE_UJ, powercap
 
 from magneton.analysis.energy.measure.result import Window
 from magneton.analysis.energy.measure.totals import device_energy
+from magneton.collectors.recording import step_times
 from magneton.collectors.recording.writer import RecordingWriter
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.errors import SchemaVersionError
 from magneton.schemas.manifest import Capture, System, Workload, read_manifest
 from magneton.schemas.parquet import read_table, write_table
@@ -151,6 +152,22 @@ def test_readings_share_the_time_line_of_the_trace_of_another_execution(tmp_path
     assert abs(min(times) - op["ts_ns"]) < 5 * 10**9
     warnings = read_table(tables / "warnings.parquet", "warnings").to_pylist()
     assert not [w for w in warnings if w["capture"] == "energy"]
+
+
+def test_times_of_steps_are_a_capture_where_there_is_no_sensor(tmp_path):
+    writer = RecordingWriter(tmp_path / "raw", label="no sensor")
+    anchors = anchors_now()
+    times = writer.raw_directory("energy", 0) / step_times.FILE
+    begin = time.monotonic_ns()
+    step_times.write_steps(times, [(begin, begin + 10), (begin + 10, begin + 30)], {"capture": "energy", "rank": 0})
+    capture = Capture("energy", "energy", source_format=step_times.SOURCE_FORMAT, file=str(times), anchors=anchors)
+    writer.publish([capture], system=System(), workload=Workload(), devices=[])
+    for source, target in (("raw", "once"), ("once", "again")):
+        normalize([tmp_path / source], tmp_path / target)
+        (found,) = read_manifest(tmp_path / target).captures
+        assert (found.file, found.anchors) == ("raw/energy/rank0/steps.parquet", anchors)
+        steps = read_table(tmp_path / target / "tables" / "steps.parquet", "steps").to_pylist()
+        assert [row["dur_ns"] for row in steps] == [10, 20]
 
 
 def test_a_counter_that_wrapped_is_undone_by_the_range_it_was_recorded_with(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc, work_name
 from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
@@ -14,7 +15,7 @@ class Block:
 
     title: str
     names: list[str]
-    rows: list[list[str]]
+    rows: list[list[Any]]
     right: set[str] = field(default_factory=set)
     wrap: set[str] = field(default_factory=set)
     remark: str | None = None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from magneton.cli.console import Verbose
@@ -24,18 +23,16 @@ def diff(
     threshold: Annotated[float, typer.Option(help="Difference in percent from which a group is a finding.")] = 10.0,
     skip_steps: Annotated[
         int | None,
-        typer.Option(
-            min=0, help="Leave out this many leading steps. By default warm-up steps are recognised by their time."
-        ),
+        typer.Option(help="Leave out this many leading steps. By default warm-up steps are recognised by their time."),
     ] = None,
     all_steps: Annotated[bool, typer.Option("--all-steps", help="Leave out no step.")] = False,
-    rank: Annotated[int | None, typer.Option(min=0, help="Rank to compare (default: the lowest both have).")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank to compare (default: the lowest both have).")] = None,
     energy: Annotated[
         bool,
         typer.Option("--energy/--no-energy", help="Divide the energy of recordings with a power log among regions."),
     ] = True,
     min_power_coverage: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Least share of the time that power samples must cover.")
+        float, typer.Option(help="Least share of the time that power samples must cover, from 0 to 1.")
     ] = 0.9,
     idle_power_a: Annotated[
         float | None,
@@ -52,14 +49,15 @@ def diff(
 ) -> None:
     """Match the operators of two recordings by what they compute, and show where their time differs, region by region.
 
-    A and B are recordings or traces (a file, or a folder with one trace per rank). Traces are normalised first. The output
-    directory holds report.md, diff.json, and the tables regions, matches and findings as Parquet. An earlier diff in the
-    same directory is replaced. Recordings that did not do the same work are refused.
+    A and B are recordings or traces (a file, or a folder with one trace per rank). An input without tables gets them on the
+    way: beside the recording, or in a cache directory. A note says where. The output directory holds report.md, diff.json,
+    and the tables regions, matches and findings as Parquet. An earlier diff in the same directory is replaced. Recordings
+    that did not do the same work are refused.
     """
-    from magneton.analysis.report.summary import blocks, statements
     from magneton.cli import output
     from magneton.cli.console import note, working
-    from magneton.flows.diff import DiffSettings, compare
+    from magneton.flows import DiffSettings
+    from magneton.flows import diff as run
     from magneton.schemas.errors import printable
 
     settings = DiffSettings(
@@ -73,19 +71,21 @@ def diff(
         idle_power_a=idle_power_a,
         idle_power_b=idle_power_b,
     )
+    said: list[str] = []
     with working("comparing") as show:
         task = show.task_ids[0]
-        published = compare(
-            run_a, run_b, out, settings, progress=lambda text: show.update(task, description=printable(text))
+        found = run(
+            run_a,
+            run_b,
+            settings,
+            out=out,
+            progress=lambda text: show.update(task, description=printable(text)),
+            report=said.append,
         )
+    for line in said:
+        note(line)
     if as_json:
-        output.write_document(msgspec.to_builtins(published.document))
+        output.write_document(found.to_dict())
     else:
-        for block in blocks(published.document, top):
-            output.show_table(block.names, block.rows, right=block.right, wrap=block.wrap, title=block.title)
-            if block.remark:
-                output.show_text(block.remark)
-            output.show_text("")
-        for line in statements(published.document):
-            output.show_text(printable(line))
-    note(f"written: {published.directory} (diff.json, report.md, regions, matches, findings)")
+        output.show_blocks(found.blocks(top))
+    note(f"written: {found.directory} (diff.json, report.md, regions, matches, findings)")

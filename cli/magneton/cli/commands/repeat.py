@@ -30,28 +30,22 @@ def repeat(
     times: Annotated[
         int | None,
         typer.Option(
-            min=2,
             metavar="R",
             help="Number r of runs of each call (default: from the times in RUN and the update period of the sensor).",
         ),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            min=0.001, metavar="S", help="Least length of a window (default: from the sensor; 0.5 s without one)."
-        ),
+        typer.Option(metavar="S", help="Least length of a window (default: from the sensor; 0.5 s without one)."),
     ] = None,
     rounds: Annotated[
         int,
-        typer.Option(
-            min=2, metavar="N", help="Number of pairs of windows for each region; with --alone, number of windows."
-        ),
+        typer.Option(metavar="N", help="Number of pairs of windows for each region; with --alone, number of windows."),
     ] = 3,
-    warmup: Annotated[int, typer.Option(min=1, metavar="N", help="Number of steps before the first repetition.")] = 2,
+    warmup: Annotated[int, typer.Option(metavar="N", help="Number of steps before the first repetition.")] = 2,
     copies: Annotated[
         int | None,
         typer.Option(
-            min=1,
             metavar="N",
             help="Number of copies of the arguments, used in turn (default: so many that the cache cannot hold them all).",
         ),

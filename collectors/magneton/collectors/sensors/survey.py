@@ -54,7 +54,7 @@ def survey(
         ``sensors``: for each its ``source``, whether it is ``available``, ``facts``, ``devices``, ``warnings``, ``refusals``
         (``device_id, name, reason, remedy, kind``), ``poll_us`` (median cost of reading all its fast series) and ``series``:
         ``device_kind, device_id, name, field, unit, energetic, labels, value, why_no_value``, ``changes`` seen, and ``update_ms``, the
-        median time between changes (NULL if there were fewer than three; an idle device shows fewer than it could);
+        median time between changes (None if there were fewer than three; an idle device shows fewer than it could);
         ``meters``: kinds of meters that may be named; ``watched_s``.
     """
     opened = opened or open_sensors(SENSORS if names is None else names)

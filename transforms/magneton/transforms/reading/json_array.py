@@ -8,6 +8,7 @@ The caller handles dirty elements one by one.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Iterator
@@ -18,19 +19,22 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from magneton.schemas.errors import InputFormatError, LimitExceededError, TruncatedInputError
+from magneton.transforms.reading.json_scan import SPACE, ValueEnd, last_boundaries, split_elements
 
 T = TypeVar("T")
 
 PIECE_BYTES = 4 << 20
 MAX_EVENT_BYTES = 64 << 20
+# What stands outside the events: all of it, how much of one member is decoded, and how many members.
 MAX_METADATA_BYTES = 64 << 20
-_CUT_ATTEMPTS = 6
+KEPT_METADATA_BYTES = 2 << 20
+MAX_MEMBERS = 4096
+# Text is taken in small blocks, since what is left of one is copied for each member. The first piece of events is small as
+# well, so that a list of other things is refused before much of it was looked at.
+_BLOCK_BYTES = 64 << 10
+_FIRST_LOOK = 256
 MAX_NUMBER = 400
-_SPACE = b" \t\r\n"
 _BOM = b"\xef\xbb\xbf"
-# String (possibly unfinished), bracket, or comma.
-_TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"?|[{}\[\],]', re.DOTALL)
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _raw_list = msgspec.json.Decoder(list[msgspec.Raw])
 
 
@@ -53,6 +57,53 @@ class Dirty:
     elements: list[bytes]
 
 
+class NotJsonError(Exception):
+    """A text is not JSON, whatever one grants it.
+
+    Attributes:
+        reason: what is wrong, in the words of the decoder.
+        text: the value as it lies in the file.
+        line: line within ``text``, from 1.
+        where: which part of the file it is.
+    """
+
+    def __init__(self, error: Exception, text: bytes, where: str) -> None:
+        super().__init__(str(error))
+        self.reason = getattr(error, "msg", str(error))
+        self.text = text
+        self.line = int(getattr(error, "lineno", 1))
+        self.where = where
+
+    def refusal(self, blocks: Iterator[bytes], path: Path) -> InputFormatError:
+        """Return the error to raise, with the line of the file; ``blocks`` is the file once more."""
+        line = _lines_before(blocks, self.text) + self.line
+        return InputFormatError(f"is not JSON {self.where}, in line {line} of the file: {self.reason}", path=path)
+
+
+def _lines_before(blocks: Iterator[bytes], text: bytes) -> int:
+    """Return how many lines end before the first place where ``text`` stands."""
+    lines, rest = 0, b""
+    for block in blocks:
+        rest += block
+        at = rest.find(text)
+        if at >= 0:
+            return lines + rest.count(b"\n", 0, at)
+        done = max(0, len(rest) - len(text) + 1)
+        lines += rest.count(b"\n", 0, done)
+        rest = rest[done:]
+    return lines
+
+
+def _small(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    for block in blocks:
+        for start in range(0, len(block), _BLOCK_BYTES):
+            yield block[start : start + _BLOCK_BYTES]
+
+
+# Stands for a member that was too large to keep.
+LEFT_OUT = object()
+
+
 class EventArray(Generic[T]):
     """The event array of a Chrome-style trace: ``{"traceEvents": [...], ...}`` or a bare ``[...]``.
 
@@ -63,6 +114,7 @@ class EventArray(Generic[T]):
         bare: the top level is the array itself.
         unterminated: a bare array without its closing bracket (which the format permits).
         truncated: the text stops in the middle (only with ``allow_truncated``).
+        left_out: names of members outside the events that were too large to keep.
     """
 
     def __init__(
@@ -78,7 +130,9 @@ class EventArray(Generic[T]):
         self.bare = False
         self.unterminated = False
         self.truncated = False
-        self._blocks = blocks
+        self.left_out: list[str] = []
+        self._blocks = _small(blocks)
+        self._outside = self._kept = self._members_seen = 0
         self._decode = decode
         self._path = path
         self._key = key
@@ -112,7 +166,7 @@ class EventArray(Generic[T]):
     def _skip_space(self) -> bool:
         """Drop blanks in front of the next character; False when the file ends first."""
         while True:
-            self._buffer = self._buffer.lstrip(_SPACE)
+            self._buffer = self._buffer.lstrip(SPACE)
             if self._buffer:
                 return True
             if not self._more(1):
@@ -127,14 +181,47 @@ class EventArray(Generic[T]):
         return taken
 
     def _value(self) -> Any:
-        """Remove and decode the JSON value at the front; a text that stops inside it is cut off (None)."""
-        end = self._value_end()
-        if end is None:
-            return None
+        """Remove and decode the JSON value at the front: None where the text stops inside it, ``LEFT_OUT`` if too large."""
+        text = self._value_text()
+        if text is None:
+            return LEFT_OUT if not self.truncated else None
+        with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return msgspec.json.decode(text)
         try:
-            return finite(tolerant_loads(self._take(end)))
+            return finite(tolerant_loads(text))
         except (ValueError, RecursionError) as error:
-            raise self._fail(f"is not JSON outside its events: {error}") from error
+            raise NotJsonError(error, text, "outside its events") from error
+
+    def _value_text(self) -> bytes | None:
+        """Remove the value at the front and return it; None where it is too large to keep, or cut off."""
+        scan = ValueEnd()
+        parts: list[bytes] | None = []
+        size, look = 0, _FIRST_LOOK
+        while True:
+            # Most values are short: the scan looks further only while it finds no end.
+            piece = self._buffer[:look]
+            look = min(look * 16, _BLOCK_BYTES)
+            end = scan.feed(piece)
+            part = self._take(len(piece) if end is None else end)
+            size += len(part)
+            self._outside += len(part)
+            if self._outside > MAX_METADATA_BYTES:
+                raise LimitExceededError(
+                    f"has more than {MAX_METADATA_BYTES >> 20} MiB outside its {self._key}", path=self._path
+                )
+            if self._kept + size > KEPT_METADATA_BYTES:
+                parts = None  # nothing that a trace says of itself is that large: go on to what follows it
+            elif parts is not None:
+                parts.append(part)
+            if end is not None or not (self._buffer or self._more(1)):
+                break
+        if end is None and scan.open:
+            self._cut_off()
+            return None
+        if parts is None:
+            return None
+        self._kept += size
+        return b"".join(parts)
 
     def _fail(self, reason: str) -> InputFormatError:
         return InputFormatError(reason, path=self._path)
@@ -173,7 +260,7 @@ class EventArray(Generic[T]):
             elif separator != b"}":
                 raise self._fail("is not JSON: neither , nor } after the event array")
         while not self.truncated:
-            self._buffer = self._buffer.lstrip(_SPACE + b"\0")
+            self._buffer = self._buffer.lstrip(SPACE + b"\0")
             if self._buffer:
                 raise self._fail("goes on after the end of its JSON")
             if not self._more(1):
@@ -192,6 +279,11 @@ class EventArray(Generic[T]):
                 return False
             if not self._starts('"'):
                 raise self._fail("is not JSON: a member of the top-level object has no name")
+            self._members_seen += 1
+            if self._members_seen > MAX_MEMBERS:
+                raise self._fail(
+                    f"has more than {MAX_MEMBERS} members and no {self._key} among them: it is not a trace"
+                )
             name = self._value()
             if self.truncated or not self._skip_space():
                 self._cut_off()
@@ -211,7 +303,10 @@ class EventArray(Generic[T]):
             value = self._value()
             if self.truncated:
                 return False
-            self.metadata[name] = value
+            if value is LEFT_OUT or name is LEFT_OUT:
+                self.left_out.append("?" if name is LEFT_OUT else name)
+            else:
+                self.metadata[name] = value
             if not self._skip_space():
                 self._cut_off()
                 return False
@@ -220,21 +315,6 @@ class EventArray(Generic[T]):
             elif not self._starts("}"):
                 raise self._fail("is not JSON: neither , nor } after a member of the top-level object")
 
-    def _value_end(self) -> int | None:
-        """Return where the value at the front ends, reading on as needed; None when the text stops inside it."""
-        while True:
-            end = value_end(self._buffer, 0)
-            if end is not None and (end < len(self._buffer) or self._ended):
-                return end
-            if len(self._buffer) > MAX_METADATA_BYTES:
-                raise LimitExceededError(
-                    f"has a member outside its events of more than {MAX_METADATA_BYTES >> 20} MiB", path=self._path
-                )
-            if not self._more(max(PIECE_BYTES, len(self._buffer))):
-                if end is None:
-                    self._cut_off()
-                return end
-
     # --- the array -------------------------------------------------------------------------------------------------
 
     def _elements(self) -> Iterator[Clean[T] | Dirty]:
@@ -242,10 +322,13 @@ class EventArray(Generic[T]):
             self._take(1)
             return
         tokenised = 0
+        first = True
         while True:
-            self._more()
+            if not first or len(self._buffer) < _BLOCK_BYTES:
+                self._more(_BLOCK_BYTES if first else PIECE_BYTES)
+            first = False
             if self._buffer[:1] in (b" ", b"\n", b"\r", b"\t", b","):
-                self._buffer = self._buffer.lstrip(_SPACE).removeprefix(b",").lstrip(_SPACE)
+                self._buffer = self._buffer.lstrip(SPACE).removeprefix(b",").lstrip(SPACE)
             piece = self._fast_piece()
             if piece is not None:
                 yield piece
@@ -293,98 +376,10 @@ class EventArray(Generic[T]):
             return Dirty(elements)
 
     def _array_without_end(self) -> None:
-        if not self._buffer.strip(_SPACE + b",") and self.bare:
+        if not self._buffer.strip(SPACE + b",") and self.bare:
             self.unterminated = True
         else:
             self._cut_off()
-
-
-def last_boundaries(buffer: bytes) -> Iterator[tuple[int, int]]:
-    """Yield the last few places where one object ends and the next begins: (end of the one, start of the next)."""
-    end = len(buffer)
-    found = 0
-    while found < _CUT_ATTEMPTS:
-        start = buffer.rfind(b"{", 0, end)
-        if start <= 0:
-            return
-        i = start - 1
-        while i >= 0 and buffer[i] in _SPACE:
-            i -= 1
-        if i >= 0 and buffer[i] == ord(","):
-            i -= 1
-            while i >= 0 and buffer[i] in _SPACE:
-                i -= 1
-            if i >= 0 and buffer[i] == ord("}"):
-                found += 1
-                yield i + 1, start
-        end = start
-
-
-def value_end(buffer: bytes, position: int) -> int | None:
-    """Return where the JSON value at ``position`` ends, by strings and brackets alone; None if it is unfinished."""
-    if position >= len(buffer):
-        return None
-    first = buffer[position]
-    if first == ord('"'):
-        found = _STRING.match(buffer, position)
-        return found.end() if found else None
-    if first not in b"{[":
-        found = re.compile(rb"[^,\]}\s]*").match(buffer, position)
-        return found.end() if found else None
-    depth = 0
-    for token in _TOKEN.finditer(buffer, position):
-        kind = token[0][0]
-        if kind in b"{[":
-            depth += 1
-        elif kind in b"}]":
-            depth -= 1
-            if depth == 0:
-                return token.end()
-        elif kind == ord('"') and (token.end() - token.start() < 2 or buffer[token.end() - 1] != ord('"')):
-            return None
-    return None
-
-
-def split_elements(buffer: bytes) -> tuple[list[tuple[int, int]], int, bool]:
-    """Find the complete elements of an array whose opening bracket is already behind.
-
-    Returns:
-        Spans of the elements; where to go on (after the last element's comma, or after the closing bracket); and
-        whether the closing bracket was found.
-    """
-    spans: list[tuple[int, int]] = []
-    start = 0
-    depth = 0
-    for token in _TOKEN.finditer(buffer):
-        kind = token[0][0]
-        if kind in b"{[":
-            depth += 1
-        elif kind in b"}]":
-            if depth == 0:
-                _append_stripped(spans, buffer, start, token.start())
-                return spans, token.end(), True
-            depth -= 1
-        elif kind == ord(","):
-            if depth == 0:
-                _append_stripped(spans, buffer, start, token.start())
-                start = token.end()
-        elif token.end() - token.start() < 2 or buffer[token.end() - 1] != ord('"'):
-            break
-    # A bare array may end without its bracket: an object that is closed is whole even then.
-    rest = buffer[start:].strip(_SPACE)
-    if rest.startswith(b"{") and value_end(rest, 0) == len(rest):
-        _append_stripped(spans, buffer, start, len(buffer))
-        start = len(buffer)
-    return spans, start, False
-
-
-def _append_stripped(spans: list[tuple[int, int]], buffer: bytes, start: int, end: int) -> None:
-    while start < end and buffer[start] in _SPACE:
-        start += 1
-    while end > start and buffer[end - 1] in _SPACE:
-        end -= 1
-    if end > start:
-        spans.append((start, end))
 
 
 # What printf makes of numbers that are not finite, on the platforms there are.

@@ -9,7 +9,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from magneton.transforms.reading.json_array import NOT_FINITE, Clean, EventArray, NumberText, tolerant_loads
+from magneton.transforms.reading.json_array import (
+    NOT_FINITE,
+    Clean,
+    EventArray,
+    NotJsonError,
+    NumberText,
+    tolerant_loads,
+)
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.reading.timestamps import text_to_ns
 from magneton.transforms.sources import Input
@@ -60,12 +67,14 @@ class Elements:
 
     Attributes:
         metadata: the other members of the top-level object; those behind the list once a pass is over.
+        left_out: names of members that were too large to keep, once a pass is over.
         unterminated: a bare list without its closing bracket, once a pass is over.
         truncated: the file stops in the middle (only where the limits allow it), once a pass is over.
     """
 
     def __init__(self, source: Input, limits: Limits, key: str = "traceEvents") -> None:
         self.metadata: dict[str, Any] = {}
+        self.left_out: list[str] = []
         self.unterminated = False
         self.truncated = False
         self._source = source
@@ -81,7 +90,7 @@ class Elements:
             key=self._key,
             allow_truncated=self._limits.allow_truncated,
         )
-        self.metadata = array.metadata  # filled as the members are met
+        self.metadata, self.left_out = array.metadata, array.left_out  # filled as the members are met
         for piece in array:
             for raw in piece.items if isinstance(piece, Clean) else piece.elements:
                 yield bytes(raw)
@@ -105,9 +114,14 @@ def read_list(
     """
     notes = Notes(max_dur_ns=limits.max_event_dur_ns)
     elements = Elements(source, limits, key)
-    hand_over(decode(elements, notes), notes, stage)
+    try:
+        hand_over(decode(elements, notes), notes, stage)
+    except NotJsonError as error:
+        raise error.refusal(source.blocks(), source.path) from error
     for paired in pair(stage):
         _stage_paired(paired, stage)
+    if elements.left_out:
+        stage.warn("metadata_left_out", f"too large to keep: {elements.left_out[0][:80]!r}", len(elements.left_out))
     if elements.unterminated:
         stage.warn("array_not_terminated", "the event list has no closing bracket")
         stage.warn("maybe_incomplete", "the file may have been cut off: its event list has no closing bracket")

@@ -9,15 +9,13 @@ from __future__ import annotations
 import re
 import typing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN
-from magneton.schemas.errors import InputFormatError
-from magneton.transforms.reading.json_array import MAX_NUMBER, NOT_FINITE, NumberText, tolerant_loads
+from magneton.transforms.reading.json_array import MAX_NUMBER, NOT_FINITE, NotJsonError, NumberText, tolerant_loads
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.reading.timestamps import text_to_ns
 from magneton.transforms.sources.kineto.events import ARGS, NO_ARGS, PHASES, Event, group_of
@@ -45,18 +43,18 @@ class Cleaned:
     suspect: bool = False
 
 
-def clean(raw: bytes, position: int, stage: Stage, limits: Limits, path: Path) -> Cleaned | None:
+def clean(raw: bytes, position: int, stage: Stage, limits: Limits) -> Cleaned | None:
     """Return a repaired event, or None after it was counted as ignored or quarantined.
 
     Raises:
-        InputFormatError: the text is not JSON, even with all repairs.
+        NotJsonError: the text is not JSON, even with all repairs.
     """
     notes: set[str] = set()
     text = raw.decode("utf-8", "replace")
     try:
         value = tolerant_loads(raw, keep_numbers=True, notes=notes)
     except ValueError as error:
-        raise InputFormatError(f"is not JSON in event {position}: {error}", path=path) from error
+        raise NotJsonError(error, raw, f"in event {position}") from error
     except RecursionError:
         stage.quarantine("event_too_large", position, text)
         return None

@@ -19,7 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from magneton.schemas.errors import InputFormatError
-from magneton.transforms.reading.json_array import Clean, EventArray, value_end
+from magneton.transforms.reading.json_array import Clean, EventArray, NotJsonError
+from magneton.transforms.reading.json_scan import value_end
 from magneton.transforms.reading.limits import HEAD_BYTES, Limits
 from magneton.transforms.reading.timestamps import NotPlainError, to_ns
 from magneton.transforms.sources import Input
@@ -42,6 +43,8 @@ from magneton.transforms.staging.stage import NONE, Stage
 FORMAT = "kineto"
 
 _GROUP = 64
+# A list of so many objects without a single event is of something else.
+_ENOUGH = 512
 # A device record of time 0 this long before everything else was never filled.
 _FAR_NS = 3_600 * 10**9
 
@@ -87,6 +90,8 @@ class _Reader:
         blocks = self._source.blocks()
         try:
             self._read(blocks)
+        except NotJsonError as error:
+            raise error.refusal(self._source.blocks(), self._source.path) from error
         finally:
             # Ends the thread that decompresses ahead, also when the file is refused.
             if isinstance(blocks, Generator):
@@ -110,12 +115,14 @@ class _Reader:
                 elements = piece.elements
             for start in range(0, len(elements), _GROUP):
                 self._group(elements[start : start + _GROUP], position + start)
+                self._refuse_other_lists(position + min(start + _GROUP, len(elements)))
             position += len(elements)
-            self._refuse_other_lists(position)
         self._settle_suspects()
         for paired in pair(stage):
             self._stage_paired(paired)
         read_header(stage, array.metadata, self._names, self._earliest)
+        if array.left_out:
+            stage.warn("metadata_left_out", f"too large to keep: {array.left_out[0][:80]!r}", len(array.left_out))
         if array.unterminated:
             stage.warn("array_not_terminated", "the event array has no closing bracket")
             stage.warn("maybe_incomplete", "the file may have been cut off: its event array has no closing bracket")
@@ -135,8 +142,10 @@ class _Reader:
         return events
 
     def _refuse_other_lists(self, position: int) -> None:
-        """Refuse a file whose elements, up to here, are no objects at all."""
-        if self._stage.quarantined.get("not_an_object") == position:
+        """Refuse a file whose elements, up to here, are no objects at all, or many objects of which none is an event."""
+        quarantined = self._stage.quarantined
+        others = quarantined.get("not_an_object", 0)
+        if others == position or (position >= _ENOUGH and others + quarantined.get("phase_missing", 0) == position):
             raise InputFormatError("is not a trace: the elements of its list are not events", path=self._source.path)
 
     def _settle_suspects(self) -> None:
@@ -164,7 +173,7 @@ class _Reader:
             if raw == b"{}":
                 self._stage.count(ignored=1)
                 continue
-            cleaned = clean(raw, at, self._stage, self._limits, self._source.path)
+            cleaned = clean(raw, at, self._stage, self._limits)
             if cleaned is not None and cleaned.suspect:
                 self._suspects.append((cleaned, at, raw.decode("utf-8", "replace")))
             elif cleaned is not None:

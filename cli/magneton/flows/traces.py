@@ -36,7 +36,7 @@ __all__ = ["ExtraFiles", "NormalizeOptions", "normalize"]
 
 def normalize(
     inputs: Sequence[Path],
-    out: Path,
+    out: Path | None = None,
     options: NormalizeOptions | None = None,
     *,
     capture_traces: Sequence[Path] = (),
@@ -50,7 +50,7 @@ def normalize(
 
     Args:
         inputs: trace files, one per rank, or a folder that holds them; or one recording.
-        out: directory to publish.
+        out: directory to publish; None: a recording is normalised where it lies, and its earlier tables are replaced.
         options: see ``NormalizeOptions``.
         capture_traces: traces taken while GPU graphs were captured, or a folder of them.
         keep_raw: copy the inputs into the recording. It overrides ``options``.
@@ -60,7 +60,7 @@ def normalize(
         The manifest as written.
 
     Raises:
-        UsageError: no inputs, or a recording among other inputs.
+        UsageError: no inputs, no output for traces, or a recording among other inputs.
         ChecksumError: a raw file of a recording is not the one its manifest states.
         MagnetonError: an input is refused, or the output may not be replaced.
     """
@@ -72,11 +72,29 @@ def normalize(
         if not path.exists():
             put_back(path, MANIFEST_NAME)
     recorded = [path for path in inputs if (path / MANIFEST_NAME).is_file()]
+    if out is None:
+        if not recorded:
+            raise UsageError("no output was named", remedy="name a directory: magneton normalize TRACE -o RUN")
+        out, options = recorded[0], dataclasses.replace(options, overwrite=True)
+        _need_nothing_else_in(out)
     if not recorded:
         return transform.normalize(inputs, out, options, capture_traces=capture_traces, extra=read_extras(extras))
     if len(inputs) > 1:
         raise UsageError("a recording is normalised by itself", path=recorded[0], remedy="give it alone")
     return _again(inputs[0], out, options, capture_traces, extras)
+
+
+def _need_nothing_else_in(recording: Path) -> None:
+    """Refuse to replace a recording that somebody keeps files of their own in: they would be gone with the old one."""
+    ours = {entry.path for entry in read_manifest(recording).files} | {MANIFEST_NAME}
+    for path in sorted(recording.rglob("*")):
+        inside = path.relative_to(recording)
+        if not path.is_dir() and inside.as_posix() not in ours and inside.parts[0] != "tables":
+            raise UsageError(
+                f"is not part of the recording {recording} and would be lost",
+                path=path,
+                remedy="move it away, or name another output with --out",
+            )
 
 
 def _again(
@@ -183,21 +201,24 @@ def _is_extra(entry: FileEntry) -> bool:
 
 def _read_again(known: Manifest, raw: _Raw) -> _Read:
     """Open power logs the way they were read, and find the tables that recorders left."""
-    power, values = [], []
-    for capture in known.captures:
-        entry, path = raw.get(capture.file or "", (None, None))
-        if entry is None or path is None:
-            continue
-        if capture.kind == CaptureKind.VALUES:
-            values.append(ValuesInput(path.parent, capture.rank, capture.input_id, capture.incomplete))
-        elif capture.kind == CaptureKind.ENERGY and find_format(path) is not None:
-            recorded = None if _is_extra(entry) else capture
-            power.append(open_power(path, options_of(known.sensors, entry.path), capture.anchors, recorded))
-    ours = {path for item in values for path in item.files()} | {item.path for item in power}
-    unlisted = ours - {path for _, path in raw.values()}
+    own = [(capture, *raw[capture.file]) for capture in known.captures if capture.file and capture.file in raw]
+    values = [
+        ValuesInput(path.parent, capture.rank, capture.input_id, capture.incomplete)
+        for capture, _, path in own
+        if capture.kind == CaptureKind.VALUES
+    ]
+    tables = {path for item in values for path in item.files()}
+    unlisted = tables - {path for _, path in raw.values()}
     if unlisted:
         raise InputFormatError("is not listed in the manifest of its recording", path=min(unlisted))
-    return _Read(power, values, _recorded_again(known, [pair for pair in raw.values() if pair[1] not in ours]))
+    recorded = _recorded_again(known, [pair for pair in raw.values() if pair[1] not in tables])
+    tables |= {item.path for item in recorded}
+    power = []
+    for capture, entry, path in own:
+        if capture.kind == CaptureKind.ENERGY and path not in tables and find_format(path) is not None:
+            recorder = None if _is_extra(entry) else capture
+            power.append(open_power(path, options_of(known.sensors, entry.path), capture.anchors, recorder))
+    return _Read(power, values, recorded)
 
 
 def _recorded_again(known: Manifest, raw: Sequence[tuple[FileEntry, Path]]) -> list[RecordedTable]:
