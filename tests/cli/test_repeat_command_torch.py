@@ -118,7 +118,10 @@ def test_without_a_sensor_there_is_time_and_no_energy(call: Call, folder: Path) 
         assert region["time"]["high_s_per_call"] > 0
         (energy,) = region["energies"]
         assert energy["value_j"] is None and energy["label"] is None
-        assert energy["refusal"] == {"code": "InsufficientPowerDataError", "reason": "no sensor, so the energy is unknown"}
+        assert energy["refusal"] == {
+            "code": "InsufficientPowerDataError",
+            "reason": "no sensor, so the energy is unknown",
+        }
     assert not found["simulated"]
 
 
