@@ -17,6 +17,7 @@ from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.readings import Series
 
+NAME = OwnFormat.POWER
 _COLUMNS = ["name", "ts_ns", "source", "device_kind", "device_id", "field", "value", "unit", "labels", "clock", "flags"]
 _BATCH = 1 << 16
 
