@@ -44,5 +44,9 @@ def shared() -> Path:
 
 @pytest.fixture(scope="session")
 def normalized(tmp_path_factory: pytest.TempPathFactory) -> Normalizer:
-    """``normalized(path, ...)`` normalises trace files, each once per session, and returns a ``Run``."""
-    return Normalizer(tmp_path_factory.mktemp("normalized"))
+    """``normalized(path, ...)`` normalises trace files, each once per test run, and returns a ``Run``."""
+    base = tmp_path_factory.getbasetemp()
+    # The processes of pytest-xdist have directories of their own below the one of the run.
+    directory = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "normalized"
+    directory.mkdir(exist_ok=True)
+    return Normalizer(directory)

@@ -1,7 +1,8 @@
-"""Recordings normalised once per test session, and easy reading of their tables."""
+"""Recordings normalised once per test run, whichever of its processes asks, and easy reading of their tables."""
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from magneton.flows.traces import ExtraFiles, normalize
-from magneton.schemas.manifest import Manifest
+from magneton.schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
 from magneton.schemas.parquet import read_table
 from magneton.transforms.job import NormalizeOptions
 
@@ -44,7 +45,11 @@ class Run:
 
 
 class Normalizer:
-    """Normalises inputs, each combination of inputs and options once."""
+    """Normalises inputs, each combination of inputs and options once.
+
+    Args:
+        directory: where the recordings go. Processes of one test run share it: who comes second waits and reads.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -62,6 +67,9 @@ class Normalizer:
         key = hashlib.sha256(repr((inputs, options, tuple(capture_traces), extras)).encode()).hexdigest()[:16]
         if key not in self._done:
             out = self._directory / key
-            made = normalize(inputs, out, options, capture_traces=capture_traces, extras=extras)
-            self._done[key] = Run(out, made)
+            with (self._directory / f"{key}.lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if not (out / MANIFEST_NAME).is_file():
+                    normalize(inputs, out, options, capture_traces=capture_traces, extras=extras)
+            self._done[key] = Run(out, read_manifest(out))
         return self._done[key]
