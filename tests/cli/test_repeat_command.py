@@ -189,7 +189,10 @@ def test_regions_are_looked_up_in_the_tables(run):
         (["--regions", "aten::addm"], "no operator and no module is called 'aten::addm' (did you mean aten::addmm?)"),
         (["--regions", ","], "no region is named"),
         (["--regions", "aten::addmm", "--sensor", "nvmll"], "nvmll"),
-        (["--regions", "aten::addmm", "--sensor", "file:x.csv"], "a meter (command: or file:) cannot be used with repeat"),
+        (
+            ["--regions", "aten::addmm", "--sensor", "file:x.csv"],
+            "a meter (command: or file:) cannot be used with repeat",
+        ),
         (["--regions", "aten::addmm", "--times", "1"], "times is 1 (give a whole number, at least 2)"),
         (["--regions", "aten::addmm", "--out", "taken"], "already exists"),
         (["--regions", "aten::addmm", "--times", "3", "--alone"], "not repeated in place"),
