@@ -148,7 +148,7 @@ def check(out: Path, *, budget_s: float, only: Sequence[str] = (), small: bool =
     import torch
 
     from benchmarks.gpu.lab import FULL, SMALL, Lab
-    from magneton.schemas.versions import SCHEMA_VERSION
+    from magneton.schemas.versions.registry import SCHEMA_VERSION
 
     if small:
         torch.set_num_threads(1)

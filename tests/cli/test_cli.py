@@ -30,10 +30,10 @@ from magneton.cli import console, output
 from magneton.cli.app import main
 from magneton.cli.docs import commands
 from magneton.schemas import errors
-from magneton.schemas.commanddocs import CatalogDocument, InfoDocument
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.documents.commands import CatalogDocument, InfoDocument
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 from magneton.schemas.views.registry import RUNS, VIEWS
 
 Run = Callable[..., tuple[int, bytes, str]]

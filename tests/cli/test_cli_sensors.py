@@ -14,8 +14,8 @@ from tests.support.powercap import powercap
 from magneton.cli.app import main
 from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.collectors.sensors.survey import survey
-from magneton.schemas.commanddocs import SensorsDocument
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.documents.commands import SensorsDocument
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 FAKES = Path(__file__).resolve().parents[2] / "benchmarks" / "fakes"
 

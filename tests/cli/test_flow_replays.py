@@ -14,10 +14,10 @@ import pytest
 from magneton.collectors.replay.windows import NotRepeatableError, Replay, ReplayedCall, replay_in_turns
 from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.flows.replays import measure_replays, replay_window_s
+from magneton.schemas.documents.repeat import ReplayDocument, read_replays
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import encode_json
-from magneton.schemas.repeatdoc import ReplayDocument, read_replays
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 FAKES = Path(__file__).resolve().parents[2] / "benchmarks" / "fakes"
 

@@ -21,7 +21,7 @@ from magneton.flows.traces import normalize
 from magneton.schemas.errors import ChecksumError, InputFormatError
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.manifest import ClockAnchor, FileEntry, Manifest, read_manifest, write_manifest
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 
 LOG = (Path(__file__).resolve().parents[1] / "faults" / "cases" / "37-clock-domains" / "power_realtime.csv").read_text()
 

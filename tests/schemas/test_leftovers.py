@@ -11,14 +11,16 @@ from pathlib import Path
 import pytest
 from tests.schemas.test_schemas import hidden, publish
 
-from magneton.schemas import errors, files, leftovers
-from magneton.schemas.exchange import exchange
+from magneton.schemas import errors
+from magneton.schemas.files import leftovers
+from magneton.schemas.files import publish as files
+from magneton.schemas.files.exchange import exchange
 
 
 def killed_while_building(target: Path) -> Path:
     """Let a process die while it fills a staging directory; return that directory."""
     code = (
-        "import os, signal, sys; from pathlib import Path; from magneton.schemas.files import publish_directory\n"
+        "import os, signal, sys; from pathlib import Path; from magneton.schemas.files.publish import publish_directory\n"
         "with publish_directory(Path(sys.argv[1]), last='manifest.json', overwrite=True) as staging:\n"
         "    (staging / 'a').write_text('x'); print(staging, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from magneton.schemas.errors import SchemaVersionError
-from magneton.schemas.manifest import encode_json
-from magneton.schemas.repeatdoc import (
+from magneton.schemas.documents.repeat import (
     EnergyEstimate,
     RefusalDoc,
     RepeatDocument,
@@ -20,7 +18,9 @@ from magneton.schemas.repeatdoc import (
     read_repeats,
     read_replays,
 )
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.errors import SchemaVersionError
+from magneton.schemas.manifest import encode_json
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 
 def document() -> RepeatDocument:

@@ -13,11 +13,11 @@ import msgspec
 from magneton.analysis.query import OpenRun, Recordings, Result
 from magneton.analysis.recording import TABLES_DIR
 from magneton.analysis.report.summary import Block
-from magneton.schemas.columns import Table
-from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.manifest import MANIFEST_NAME, read_manifest
-from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.tables.columns import Table
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 from magneton.schemas.views.columns import DIFF_COLUMN, RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
 

@@ -24,6 +24,14 @@ from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
 from magneton.flows.prepared import with_tables
 from magneton.schemas.checks import need_number, need_whole
+from magneton.schemas.documents.repeat import (
+    EnergyEstimate,
+    RefusalDoc,
+    RepeatDocument,
+    RepeatedRegion,
+    TimeEstimate,
+    WindowDoc,
+)
 from magneton.schemas.errors import (
     InputNotFoundError,
     InsufficientRepeatsError,
@@ -32,18 +40,10 @@ from magneton.schemas.errors import (
     OutputExistsError,
     UsageError,
 )
-from magneton.schemas.files import publish_file
+from magneton.schemas.files.publish import publish_file
 from magneton.schemas.kinds import PowerField
 from magneton.schemas.manifest import encode_json
-from magneton.schemas.parquet import read_table
-from magneton.schemas.repeatdoc import (
-    EnergyEstimate,
-    RefusalDoc,
-    RepeatDocument,
-    RepeatedRegion,
-    TimeEstimate,
-    WindowDoc,
-)
+from magneton.schemas.tables.parquet import read_table
 
 __all__ = ["RepeatSettings", "repeat_program"]
 

@@ -22,9 +22,9 @@ from magneton.flows.repeat import (
     window_documents,
     window_for,
 )
+from magneton.schemas.documents.repeat import ReplayDocument, ReplayedCallDoc
 from magneton.schemas.errors import MagnetonError
-from magneton.schemas.parquet import read_table
-from magneton.schemas.repeatdoc import ReplayDocument, ReplayedCallDoc
+from magneton.schemas.tables.parquet import read_table
 
 __all__ = ["measure_replays", "replay_window_s"]
 

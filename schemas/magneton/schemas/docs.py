@@ -18,16 +18,16 @@ import pyarrow as pa
 
 from magneton.schemas import errors
 from magneton.schemas.codes import POWER_FLAGS, QUARANTINE_REASONS, WARNING_CODES
-from magneton.schemas.columns import Column, Table
-from magneton.schemas.commanddocs import CatalogDocument, GpuCheckDocument, InfoDocument, SensorsDocument
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
-from magneton.schemas.files import atomic_write
+from magneton.schemas.documents.commands import CatalogDocument, GpuCheckDocument, InfoDocument, SensorsDocument
+from magneton.schemas.documents.diff import DIFF_NAME, DiffDocument
+from magneton.schemas.documents.measure import MeasureDocument
+from magneton.schemas.documents.repeat import RepeatDocument, ReplayDocument
+from magneton.schemas.files.publish import atomic_write
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest
-from magneton.schemas.measuredoc import MeasureDocument
-from magneton.schemas.repeatdoc import RepeatDocument, ReplayDocument
-from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.versions import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
+from magneton.schemas.tables.columns import Column, Table
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
+from magneton.schemas.versions.registry import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
 from magneton.schemas.views.columns import RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
 

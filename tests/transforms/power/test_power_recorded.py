@@ -24,8 +24,8 @@ from magneton.flows.traces import normalize
 from magneton.schemas.errors import SchemaVersionError
 from magneton.schemas.kinds import OwnFormat
 from magneton.schemas.manifest import Capture, System, Workload, read_manifest
-from magneton.schemas.parquet import read_table, write_table
-from magneton.schemas.run_tables import COUNTERS, POWER
+from magneton.schemas.tables.parquet import read_table, write_table
+from magneton.schemas.tables.run import COUNTERS, POWER
 from magneton.transforms.power.registry import find_format, read_power
 
 FAKES = Path(__file__).resolve().parents[3] / "benchmarks" / "fakes"

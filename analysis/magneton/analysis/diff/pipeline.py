@@ -26,7 +26,7 @@ from magneton.analysis.diff.stratum import Aligned, align, work_time_ns
 from magneton.analysis.energy.measure.basis import need_same_basis
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
-from magneton.schemas.diffdoc import Note, work_name
+from magneton.schemas.documents.diff import Note, work_name
 from magneton.schemas.kinds import CaptureKind, Method
 
 

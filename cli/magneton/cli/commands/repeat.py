@@ -10,7 +10,7 @@ import typer
 from magneton.cli.console import SensorNames, Verbose, note
 
 if TYPE_CHECKING:
-    from magneton.schemas.repeatdoc import EnergyEstimate, RefusalDoc, RepeatDocument
+    from magneton.schemas.documents.repeat import EnergyEstimate, RefusalDoc, RepeatDocument
 
 
 def repeat(

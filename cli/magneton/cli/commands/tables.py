@@ -8,7 +8,7 @@ import typer
 
 from magneton.cli.console import Verbose
 from magneton.schemas.errors import UsageError
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 
 def tables(

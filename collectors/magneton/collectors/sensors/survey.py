@@ -10,7 +10,7 @@ from typing import Any
 
 from magneton.collectors.sensors.discover import METERS, SENSORS, Opened, open_sensors
 from magneton.collectors.sensors.protocol import ENERGETIC, Reading, Refusal, Sensor, SensorError, SensorInfo
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 _SLOW_EVERY = 20
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from magneton.schemas.manifest import Manifest
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 
 class InfoDocument(msgspec.Struct, forbid_unknown_fields=True):

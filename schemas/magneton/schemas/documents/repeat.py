@@ -10,7 +10,7 @@ import msgspec
 from magneton.schemas.errors import SchemaVersionError
 from magneton.schemas.kinds import EnergyBasis
 from magneton.schemas.manifest import decode_json
-from magneton.schemas.versions import SCHEMA_VERSION, DocumentStep, upgrade_document
+from magneton.schemas.versions.registry import SCHEMA_VERSION, DocumentStep, upgrade_document
 
 REPEATS_FORMAT, REPLAYS_FORMAT = "magneton-repeats", "magneton-replays"
 
