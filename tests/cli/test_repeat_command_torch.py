@@ -11,7 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+
+from magneton.schemas.documents.repeat import RepeatDocument
 
 torch = pytest.importorskip("torch", reason="torch is not installed (pip install 'magneton[torch]')")
 
@@ -146,7 +149,7 @@ def test_with_a_stand_in_for_nvml_energies_are_replayed_and_simulated(
     # 100 W throughout: joules are a hundred times the seconds.
     assert energy["value_j"] == pytest.approx(100 * region["time"]["value_s"], rel=0.1)
     assert energy["low_j"] < energy["value_j"] < energy["high_j"]
-    show(found)
+    show(msgspec.convert(found, RepeatDocument))
     shown = capsys.readouterr().out
     assert "replayed, simulated" in shown and "they are simulated" in shown
 

@@ -25,7 +25,7 @@ __all__ = ["OpenRun", "Recordings", "Result", "catalog", "describe", "facts"]
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """Return what a recording holds, as a JSON-able document: ``commanddocs.InfoDocument``.
+    """Return what a recording holds, as a JSON-able document: ``documents.commands.InfoDocument``.
 
     Returns:
         ``directory``; ``manifest`` as written; ``tables`` (rows by table); ``captures`` (rows of that table, with the counts

@@ -42,7 +42,7 @@ class _Watch:
 def survey(
     names: Sequence[str] | None = None, *, seconds: float = 1.0, period_s: float = 0.002, opened: Opened | None = None
 ) -> dict[str, Any]:
-    """Return what can be read here, as a JSON-able document: ``commanddocs.SensorsDocument``.
+    """Return what can be read here, as a JSON-able document: ``documents.commands.SensorsDocument``.
 
     Args:
         names: sensors to look for (default: all).
