@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from magneton.schemas.diffdoc import Amount, DiffDocument
 from tests.analysis.diff.test_diff import model
 from tests.support.fault_cases import (
     CAUSES,
@@ -31,6 +30,7 @@ from tests.support.normalized import Normalizer
 from magneton.flows.extras import ExtraFiles
 from magneton.flows.pairs import DiffSettings, Published, compare
 from magneton.flows.traces import normalize
+from magneton.schemas.documents.diff import Amount, DiffDocument
 from magneton.schemas.errors import EXIT_BAD_INPUT, NotComparableError
 
 Of = Callable[[DiffDocument], Any]

@@ -11,8 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.run_tables import RUN_TABLES
 from tests.schemas.test_parquet_schema import READERS, prepared
 from tests.support.fault_cases import ARCHIVES, COUNTS, HTML, Case, Context, accept, busy_ns, capture, equal, params
 from tests.support.normalized import Normalizer
@@ -21,6 +19,8 @@ from magneton.analysis.query import Recordings
 from magneton.cli.app import main
 from magneton.flows.pairs import compare
 from magneton.schemas import errors, versions
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.schemas.views.registry import RUNS, VIEWS
 
 # --- 58 names and SQL ----------------------------------------------------------------------------------------------------
