@@ -35,7 +35,7 @@ TIMELINES = ("hta_control.json.gz", "timesformer_h100.json.gz", "timesformer_mi3
 
 def trace_templates(folder: Path) -> dict[str, Callable[[np.random.Generator], Template]]:
     """Return the timelines found under a folder, one iteration each."""
-    from magneton.schemas.parquet import read_table
+    from magneton.schemas.tables.parquet import read_table
     from magneton.transforms.job import NormalizeOptions
     from magneton.transforms.normalize import normalize
 

@@ -148,11 +148,17 @@ def check(out: Path, *, budget_s: float, only: Sequence[str] = (), small: bool =
     import torch
 
     from benchmarks.gpu.lab import FULL, SMALL, Lab
+    from magneton.schemas.versions.registry import SCHEMA_VERSION
 
     if small:
         torch.set_num_threads(1)
     out.mkdir(parents=True, exist_ok=True)
-    document: dict[str, Any] = {"simulated": small, "budget_s": budget_s, "stages": {}}
+    document: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "simulated": small,
+        "budget_s": budget_s,
+        "stages": {},
+    }
     stop = time.monotonic() + budget_s
     with tempfile.TemporaryDirectory(prefix="magneton-") as work:
         lab = Lab(SMALL if small else FULL, out, Path(work))

@@ -36,8 +36,8 @@ from rich.table import Table
 from benchmarks.matching.curve import plot
 from magneton.analysis.values.graph import from_tables
 from magneton.analysis.values.match import ValueMatch, match_values
-from magneton.schemas.run_tables import OPS, TENSORS, USES
 from magneton.schemas.sketch import BUCKETS
+from magneton.schemas.tables.run import OPS, TENSORS, USES
 
 HIDDEN, KEYS, MLP = 4096, 1024, 14336
 CLOSE, ROUNDING = 4e-3, {"float32": 3e-7, "bfloat16": 2e-3}

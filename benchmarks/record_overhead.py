@@ -34,7 +34,7 @@ from magneton.collectors.sensors import sample
 from magneton.collectors.torch.profile import TorchProfile
 from magneton.collectors.torch.values_capture import capture_values
 from magneton.flows.traces import normalize
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 
 BATCH, TOKENS = 8, 128
 # The goals the project has set itself, as ratios to the bare step.

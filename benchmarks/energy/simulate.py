@@ -15,7 +15,7 @@ import pyarrow as pa
 from benchmarks.energy.powers import BOARDS, Board, dynamic_powers
 from magneton.analysis.energy.sensor_model.sensor import Calibration, Response, SensorModel, boxcar, first_order
 from magneton.analysis.energy.sensor_model.timeline import Timeline
-from magneton.schemas.run_tables import POWER
+from magneton.schemas.tables.run import POWER
 
 Array = npt.NDArray[np.float64]
 

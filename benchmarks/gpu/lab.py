@@ -21,7 +21,7 @@ from magneton.analysis.energy.measure.totals import SensorSeries, series_energy,
 from magneton.analysis.energy.significance import compare_interleaved, run_order
 from magneton.collectors.replay.windows import RepeatWindow, fill_window
 from magneton.collectors.sensors import Sampled, sample
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 
 FIELDS = ("energy_counter", "power_instant", "power", "power_average")
 # How long a reading may still show what was before: left out at the beginning of a window.

@@ -19,7 +19,7 @@ from magneton.analysis.energy.measure.totals import series_energy
 from magneton.collectors import Workload
 from magneton.collectors.recording.program import CAPTURES, ProgramRecorder
 from magneton.schemas.manifest import read_manifest
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 
 MAX_FILE_BYTES = 16 << 20
 # Steps of a few ms: enough of them that the sensor sees some.

@@ -99,7 +99,7 @@ def count_events(trace: Path) -> int:
     """Return the number of events of a trace, from a recording made of it."""
     code = (
         "import sys; from pathlib import Path; from magneton.transforms.job import NormalizeOptions; from magneton.transforms.normalize import normalize;"
-        "from magneton.schemas.parquet import read_table; out = Path(sys.argv[2]) / 'run';"
+        "from magneton.schemas.tables.parquet import read_table; out = Path(sys.argv[2]) / 'run';"
         "normalize([Path(sys.argv[1])], out, NormalizeOptions(keep_raw=False));"
         "sys.stdout.write(str(read_table(out / 'tables/captures.parquet', 'captures')['n_raw'][0].as_py()))"
     )

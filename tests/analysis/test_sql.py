@@ -16,8 +16,8 @@ from tests.support.small_recording import RUN_ID, small_tables, write_recording
 
 from magneton.analysis.query import Recordings, unique_names
 from magneton.schemas import errors
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.schemas.views.columns import RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
 

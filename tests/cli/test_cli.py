@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -29,8 +30,10 @@ from magneton.cli import console, output
 from magneton.cli.app import main
 from magneton.cli.docs import commands
 from magneton.schemas import errors
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.documents.commands import CatalogDocument, InfoDocument
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 from magneton.schemas.views.registry import RUNS, VIEWS
 
 Run = Callable[..., tuple[int, bytes, str]]
@@ -388,7 +391,8 @@ def test_names_that_begin_with_a_dash(run: Run, tmp_path: Path, monkeypatch: pyt
 def test_tables_lists_everything_a_query_can_use(run: Run) -> None:
     code, out, err = run("tables", "--json")
     assert (code, err) == (0, "")
-    listed = {entry["name"]: entry for entry in json.loads(out)}
+    listed = {entry["name"]: entry for entry in json.loads(out)["tables"]}
+    msgspec.convert(json.loads(out), CatalogDocument)
     assert set(listed) == {RUNS.name, *RUN_TABLES, *DIFF_TABLES, *VIEWS}
     assert {n for n, e in listed.items() if e["kind"] == "view"} == set(VIEWS)
     assert all(e["columns"][0]["name"] == ("diff" if n in DIFF_TABLES else "run") for n, e in listed.items())
@@ -402,7 +406,7 @@ def test_tables_lists_everything_a_query_can_use(run: Run) -> None:
 def test_tables_explains_one(run: Run, name: str) -> None:
     code, out, _ = run("tables", name)
     assert code == 0
-    columns = json.loads(run("tables", name, "--json")[1])[0]["columns"]
+    columns = json.loads(run("tables", name, "--json")[1])["tables"][0]["columns"]
     for column in columns:
         assert column["name"] in out.decode()
         assert column["doc"] in out.decode()
@@ -413,6 +417,8 @@ def test_info_accounts_for_every_event(run: Run, small: Path) -> None:
     code, out, err = run("info", small, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)
+    msgspec.convert(document, InfoDocument)
+    assert document["schema_version"] == SCHEMA_VERSION
     assert document["manifest"]["run_id"] == RUN_ID
     assert document["manifest"]["workload"]["batch"] == 2
     assert {k: v for k, v in document["tables"].items() if v} == {
@@ -443,6 +449,7 @@ def test_info_of_a_recording_without_tables(run: Run, small: Path) -> None:
     code, out, err = run("info", small, "--json")
     assert code == 0
     assert json.loads(out)["tables"] is None
+    msgspec.convert(json.loads(out), InfoDocument)
     assert (
         err == f"no tables could be made: {small}: keeps no trace of its own (normalise the trace it was made from)\n"
     )

@@ -14,7 +14,7 @@ import pytest
 
 from magneton.cli.app import main
 from magneton.schemas import errors
-from magneton.schemas.files import publish_directory
+from magneton.schemas.files.publish import publish_directory
 from magneton.schemas.ids import run_id, sha256_file
 from magneton.schemas.manifest import (
     MANIFEST_NAME,

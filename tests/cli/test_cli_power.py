@@ -16,7 +16,7 @@ from magneton.cli.app import main
 from magneton.flows.extras import parse_offset
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import read_manifest
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 
 CLOCKS = case("37-clock-domains")
 

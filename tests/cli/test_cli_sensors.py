@@ -7,12 +7,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.support.powercap import powercap
 
 from magneton.cli.app import main
 from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.collectors.sensors.survey import survey
+from magneton.schemas.documents.commands import SensorsDocument
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 FAKES = Path(__file__).resolve().parents[2] / "benchmarks" / "fakes"
 
@@ -45,6 +48,7 @@ def test_json_lists_what_can_be_read_and_why_the_rest_cannot(capfdbinary):
     code, out = call(capfdbinary, "--json", "--watch", "0.5")
     assert code == 0
     document = json.loads(out)
+    assert msgspec.convert(document, SensorsDocument).schema_version == SCHEMA_VERSION
     nvml, amd, rapl = document["sensors"]
     assert [s["source"] for s in document["sensors"]] == ["nvml", "amd-smi", "rapl"]
     assert nvml["available"] and rapl["available"] and not amd["available"]

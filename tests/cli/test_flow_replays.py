@@ -7,13 +7,17 @@ import sys
 import time
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from magneton.collectors.replay.windows import NotRepeatableError, Replay, ReplayedCall, replay_in_turns
 from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.flows.replays import measure_replays, replay_window_s
+from magneton.schemas.documents.repeat import ReplayDocument, read_replays
 from magneton.schemas.errors import UsageError
+from magneton.schemas.manifest import encode_json
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 FAKES = Path(__file__).resolve().parents[2] / "benchmarks" / "fakes"
 
@@ -46,10 +50,17 @@ def replays(seconds: float = 0.4, rounds: int = 3) -> list[ReplayedCall]:
     ]
 
 
+def document(found: ReplayDocument, folder: Path) -> dict[str, Any]:
+    """Return a document as it is in a file, which reads back as it was."""
+    file = folder / "replays.json"
+    file.write_bytes(encode_json(found))
+    assert read_replays(file) == found and found.schema_version == SCHEMA_VERSION
+    return json.loads(file.read_text())
+
+
 @pytest.mark.usefixtures("one_gpu")
-def test_energy_of_a_call_is_power_times_its_time() -> None:
-    found = measure_replays(replays)
-    json.dumps(found)
+def test_energy_of_a_call_is_power_times_its_time(tmp_path: Path) -> None:
+    found = document(measure_replays(replays), tmp_path)
     pause, draw = found["calls"]
     assert found["format"] == "magneton-replays" and found["simulated"]
     assert (pause["name"], pause["place"], pause["inputs"]) == ("pause", "a/pause#0", ["float32[4,4]"])
@@ -65,15 +76,15 @@ def test_energy_of_a_call_is_power_times_its_time() -> None:
 
 def test_without_a_sensor_there_is_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(POWERCAP_VARIABLE, str(tmp_path / "none"))
-    found = measure_replays(partial(replays, 0.01), sensors=[])
+    found = document(measure_replays(partial(replays, 0.01), sensors=[]), tmp_path)
     pause = found["calls"][0]
     assert pause["time"]["value_s"] >= 0.002 and not found["simulated"]
     assert pause["energies"][0]["value_j"] is None and "no sensor" in pause["energies"][0]["refusal"]["reason"]
     assert replay_window_s([]) == 0.5
 
 
-def test_one_window_says_nothing_and_a_meter_is_refused() -> None:
-    pause = measure_replays(partial(replays, 0.01, 1), sensors=[])["calls"][0]
+def test_one_window_says_nothing_and_a_meter_is_refused(tmp_path: Path) -> None:
+    pause = document(measure_replays(partial(replays, 0.01, 1), sensors=[]), tmp_path)["calls"][0]
     assert pause["refusal"]["code"] == "InsufficientRepeatsError" and pause["time"] is None
     with pytest.raises(UsageError, match="meter"):
         measure_replays(replays, sensors=["file:x.csv"])

@@ -18,7 +18,7 @@ from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.flows.repeat import sensor_of, window_for
 from magneton.flows.traces import normalize
 from magneton.schemas.errors import InsufficientRepeatsError
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 
 S = 1_000_000_000
 TIMES = 11

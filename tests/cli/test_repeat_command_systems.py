@@ -131,7 +131,7 @@ def test_operations_of_a_program_are_replayed_and_it_computes_what_it_always_doe
     product, nothing = found["regions"]
     assert product["system"] == system and product["name"].split()[0] == REGIONS[system]
     assert product["refusal"] is None and product["calls_per_step"] == 1
-    assert all(w["end_ns"] - w["start_ns"] >= 0.3e9 and w["steps"] > 5 for w in product["windows"])
+    assert all(w["end_ns"] - w["start_ns"] >= 0.3e9 and w["iterations"] > 5 for w in product["windows"])
     (energy,) = product["energies"]
     assert energy["simulated"] and energy["label"] == "replayed"
     # 100 W throughout.

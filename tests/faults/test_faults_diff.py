@@ -30,7 +30,7 @@ from tests.support.normalized import Normalizer
 from magneton.flows.extras import ExtraFiles
 from magneton.flows.pairs import DiffSettings, Published, compare
 from magneton.flows.traces import normalize
-from magneton.schemas.diffdoc import Amount, DiffDocument
+from magneton.schemas.documents.diff import Amount, DiffDocument
 from magneton.schemas.errors import EXIT_BAD_INPUT, NotComparableError
 
 Of = Callable[[DiffDocument], Any]

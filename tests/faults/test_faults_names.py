@@ -19,8 +19,8 @@ from magneton.analysis.query import Recordings
 from magneton.cli.app import main
 from magneton.flows.pairs import compare
 from magneton.schemas import errors, versions
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.schemas.views.registry import RUNS, VIEWS
 
 # --- 58 names and SQL ----------------------------------------------------------------------------------------------------

@@ -31,8 +31,8 @@ from tests.transforms.sources.test_source_xplane import gpu_profile
 from magneton.flows.extras import read_anchors
 from magneton.schemas import codes as all_codes
 from magneton.schemas.errors import EXIT_BAD_INPUT, MagnetonError
-from magneton.schemas.parquet import read_table
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.parquet import read_table
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.transforms.bench.registry import read_bench
 from magneton.transforms.job import NormalizeOptions
 from magneton.transforms.normalize import normalize

@@ -17,8 +17,8 @@ from magneton.cli.app import main
 from magneton.schemas import docs as schema_docs
 from magneton.schemas import errors
 from magneton.schemas.codes import QUARANTINE_REASONS, WARNING_CODES
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.schemas.views.registry import RUNS, VIEWS
 
 ROOT = Path(__file__).resolve().parents[2]

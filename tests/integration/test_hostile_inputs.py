@@ -14,7 +14,7 @@ import pytest
 
 from magneton.flows.traces import normalize
 from magneton.schemas.errors import InputFormatError, UnsupportedCompressionError
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 from magneton.transforms.linking.steps import parse
 
 

@@ -14,9 +14,11 @@ import pytest
 from tests.support.small_recording import rows, small_tables, write_recording
 
 from magneton.analysis.query import Recordings
-from magneton.schemas import errors, manifest, parquet, versions
-from magneton.schemas.parquet import TABLES, file_schema, inspect_file, read_table, write_table
-from magneton.schemas.versions import TABLE_KEY, VERSION_KEY
+from magneton.schemas import errors, manifest
+from magneton.schemas.tables import parquet
+from magneton.schemas.tables.parquet import TABLES, file_schema, inspect_file, read_table, write_table
+from magneton.schemas.versions import registry as versions
+from magneton.schemas.versions.registry import TABLE_KEY, VERSION_KEY
 
 CASE = Path(__file__).resolve().parents[1] / "faults" / "cases" / "57-parquet-wrong-schema"
 EXPECTED: dict[str, Any] = json.loads((CASE / "expected.md").read_text().split("```json")[1].split("```")[0])

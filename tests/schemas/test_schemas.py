@@ -15,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.support.small_recording import rows, small_tables
 
-from magneton.schemas import codes, errors, files, ids, manifest, versions
-from magneton.schemas.columns import Table
-from magneton.schemas.parquet import TABLES, TableWriter, conform, read_table
+from magneton.schemas import codes, errors, ids, manifest
+from magneton.schemas.files import publish as files
+from magneton.schemas.tables.columns import Table
+from magneton.schemas.tables.parquet import TABLES, TableWriter, conform, read_table
+from magneton.schemas.versions import registry as versions
 from magneton.schemas.views.columns import RUNS
 from magneton.schemas.views.registry import VIEWS
 

@@ -11,13 +11,13 @@ import pytest
 
 from magneton.analysis.query import Recordings
 from magneton.flows.traces import normalize
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.diffdoc import read_diff
+from magneton.schemas.documents.diff import read_diff
 from magneton.schemas.errors import InputFormatError, SchemaVersionError
 from magneton.schemas.manifest import read_manifest
-from magneton.schemas.parquet import inspect_file, read_table
-from magneton.schemas.update_to_2 import update_manifest
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.parquet import inspect_file, read_table
+from magneton.schemas.versions.registry import SCHEMA_VERSION
+from magneton.schemas.versions.update_to_2 import update_manifest
 
 VERSION_1 = Path(__file__).resolve().parents[1] / "fixtures" / "version1"
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "recordings"

@@ -18,9 +18,10 @@ from typing import Any
 
 from magneton.flows.extras import ExtraFiles
 from magneton.flows.traces import normalize
-from magneton.schemas import files, parquet
+from magneton.schemas.files import publish as files
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.manifest import Manifest, read_manifest
+from magneton.schemas.tables import parquet
 from magneton.transforms.job import NormalizeOptions
 
 _EVENTS = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate"}

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import HealthCheck, settings
 from tests.support.normalized import Run
 
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.transforms.job import NormalizeOptions
 from magneton.transforms.normalize import normalize
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from magneton.flows.traces import ExtraFiles, normalize
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 from magneton.transforms.job import NormalizeOptions
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from magneton.schemas.ids import run_id
 from magneton.schemas.manifest import Capture, Manifest, Workload, write_manifest
-from magneton.schemas.parquet import TABLES, conform, write_table
+from magneton.schemas.tables.parquet import TABLES, conform, write_table
 
 RUN_ID = run_id(["0" * 64])
 

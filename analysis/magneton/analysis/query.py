@@ -22,9 +22,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as fs
 
 from magneton.analysis.recording import TABLES_DIR, Recording
-from magneton.schemas.columns import Column, Table
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.diffdoc import DIFF_NAME, read_diff
+from magneton.schemas.documents.diff import DIFF_NAME, read_diff
 from magneton.schemas.errors import (
     InputFormatError,
     InputNotFoundError,
@@ -33,8 +31,10 @@ from magneton.schemas.errors import (
     MagnetonError,
     UsageError,
 )
-from magneton.schemas.parquet import inspect_file, read_table
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.columns import Column, Table
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.parquet import inspect_file, read_table
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.schemas.views.columns import DIFF_COLUMN, RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
 

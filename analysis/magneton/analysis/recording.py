@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from magneton.schemas.errors import InputNotFoundError
 from magneton.schemas.manifest import Manifest, read_manifest
-from magneton.schemas.parquet import read_table
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.parquet import read_table
+from magneton.schemas.tables.run import RUN_TABLES
 
 TABLES_DIR = "tables"
 

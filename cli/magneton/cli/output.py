@@ -17,7 +17,7 @@ from rich.text import Text
 from magneton.analysis.report.summary import Block
 from magneton.flows.display import plain, rich_table, text_of
 from magneton.schemas.errors import printable
-from magneton.schemas.files import publish_file
+from magneton.schemas.files.publish import publish_file
 
 
 class Rows(Protocol):

@@ -22,7 +22,7 @@ from magneton.flows.extras import ExtraFiles
 from magneton.flows.prepared import Report, with_tables
 from magneton.flows.results import Diff, Measurement, Run, Runs
 from magneton.schemas.checks import PathText, path_of, paths_of
-from magneton.schemas.diffdoc import DIFF_NAME
+from magneton.schemas.documents.diff import DIFF_NAME
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Workload
 from magneton.transforms.job import NormalizeOptions

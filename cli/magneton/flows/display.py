@@ -32,6 +32,8 @@ def plain(value: Any) -> Any:
         return base64.b64encode(value).decode()
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
         return value.isoformat()
+    if isinstance(value, msgspec.Struct):
+        return plain(msgspec.to_builtins(value))
     if isinstance(value, dict):
         return {str(k): plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple) and not isinstance(value, pa.MonthDayNano):

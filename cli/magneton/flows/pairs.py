@@ -13,11 +13,11 @@ from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
 from magneton.analysis.report.registry import rendered
 from magneton.flows.prepared import Report, with_tables
-from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
+from magneton.schemas.documents.diff import DIFF_NAME, DiffDocument
 from magneton.schemas.errors import InputNotFoundError
-from magneton.schemas.files import publish_directory
+from magneton.schemas.files.publish import publish_directory
 from magneton.schemas.manifest import encode_json
-from magneton.schemas.parquet import write_table
+from magneton.schemas.tables.parquet import write_table
 
 __all__ = ["DiffSettings", "Published", "compare", "default_output"]
 

@@ -18,11 +18,11 @@ from importlib import metadata, util
 from pathlib import Path
 
 from magneton.flows.traces import normalize
-from magneton.schemas.diffdoc import DIFF_NAME
+from magneton.schemas.documents.diff import DIFF_NAME
 from magneton.schemas.errors import InputNotFoundError, UsageError
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.manifest import MANIFEST_NAME, read_manifest
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 from magneton.transforms.normalize import trace_files
 
 __all__ = ["Report", "cache_directory", "has_tables", "with_tables"]

@@ -13,10 +13,11 @@ import msgspec
 from magneton.analysis.query import OpenRun, Recordings, Result
 from magneton.analysis.recording import TABLES_DIR
 from magneton.analysis.report.summary import Block
-from magneton.schemas.columns import Table
-from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.manifest import MANIFEST_NAME, read_manifest
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.columns import Table
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 from magneton.schemas.views.columns import DIFF_COLUMN, RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
 
@@ -24,7 +25,7 @@ __all__ = ["OpenRun", "Recordings", "Result", "catalog", "describe", "facts"]
 
 
 def describe(directory: Path) -> dict[str, Any]:
-    """Return what a recording holds, as a JSON-able document.
+    """Return what a recording holds, as a JSON-able document: ``documents.commands.InfoDocument``.
 
     Returns:
         ``directory``; ``manifest`` as written; ``tables`` (rows by table); ``captures`` (rows of that table, with the counts
@@ -36,11 +37,19 @@ def describe(directory: Path) -> dict[str, Any]:
     """
     if (directory / MANIFEST_NAME).is_file() and not (directory / TABLES_DIR).exists():
         raw = msgspec.to_builtins(read_manifest(directory))
-        return {"directory": str(directory), "manifest": raw, "tables": None, "captures": None, "health": None}
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "directory": str(directory),
+            "manifest": raw,
+            "tables": None,
+            "captures": None,
+            "health": None,
+        }
     with Recordings([directory]) as opened:
         counts = " UNION ALL ".join(f"SELECT '{name}' AS name, count(*) AS n FROM {name}" for name in RUN_TABLES)
         rows = {row["name"]: row["n"] for row in _records(opened, counts)}
         return {
+            "schema_version": SCHEMA_VERSION,
             "directory": str(directory),
             "manifest": msgspec.to_builtins(opened.runs[0].recording.manifest),
             "tables": {name: rows[name] for name in RUN_TABLES},

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from magneton.analysis.energy.measure.totals import PREFERENCE, averaging_s
@@ -25,6 +24,14 @@ from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
 from magneton.flows.prepared import with_tables
 from magneton.schemas.checks import need_number, need_whole
+from magneton.schemas.documents.repeat import (
+    EnergyEstimate,
+    RefusalDoc,
+    RepeatDocument,
+    RepeatedRegion,
+    TimeEstimate,
+    WindowDoc,
+)
 from magneton.schemas.errors import (
     InputNotFoundError,
     InsufficientRepeatsError,
@@ -33,10 +40,10 @@ from magneton.schemas.errors import (
     OutputExistsError,
     UsageError,
 )
-from magneton.schemas.files import publish_file
-from magneton.schemas.kinds import EnergyBasis, PowerField
+from magneton.schemas.files.publish import publish_file
+from magneton.schemas.kinds import PowerField
 from magneton.schemas.manifest import encode_json
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 
 __all__ = ["RepeatSettings", "repeat_program"]
 
@@ -94,7 +101,7 @@ def repeat_program(
     *,
     out: Path | None = None,
     overwrite: bool = False,
-) -> tuple[int, dict[str, Any] | None]:
+) -> tuple[int, RepeatDocument | None]:
     """Run a command once with regions of it repeated, and return time and energy of one of their calls.
 
     Args:
@@ -152,7 +159,7 @@ def repeat_program(
         power = None if done.power is None else read_table(done.power, "power")
         document = _document(done.reply, power, plan, [why for _, why in chosen])
     if done.code:
-        document["notes"].append(f"The command ended with exit code {done.code}.")
+        document.notes.append(f"The command ended with exit code {done.code}.")
     if out is not None:
         with publish_file(out, overwrite=overwrite) as target:
             target.write_bytes(encode_json(document))
@@ -213,46 +220,42 @@ def window_for(period_s: float | None, reach_s: float) -> float:
     return max(_LEAST_WINDOW_S, _PERIODS_IN_WINDOW * period_s, _REACHES_IN_WINDOW * reach_s)
 
 
-def _document(reply: CaptureReply, power: pa.Table | None, plan: RepeatRequest, why: Sequence[str]) -> dict[str, Any]:
+def _document(reply: CaptureReply, power: pa.Table | None, plan: RepeatRequest, why: Sequence[str]) -> RepeatDocument:
     # Regions that run alone have no r.
     reasons = dict(zip((region.name for region in plan.regions), why, strict=False))
     # In the order of the request. With --alone, regions ran in the order in which they occurred.
     asked = {region.name: i for i, region in enumerate(plan.regions)}
     done = sorted(reply.repeats, key=lambda repeats: asked.get(repeats.region.name, 0))
     regions = [_region(one, power, reasons.get(one.region.name), alone=plan.alone) for one in done]
-    return {
-        "format": "magneton-repeats",
-        "method": "alone" if plan.alone else "in_place",
-        "steps": reply.steps,
-        "step_kind": reply.step_kind,
-        "window_s": plan.window_s,
-        "rounds": plan.rounds,
-        "simulated": any(e["simulated"] for r in regions for e in r["energies"]),
-        "regions": regions,
-        "sensors": reply.sensors,
-        "versions": reply.versions,
-        "notes": list(reply.notes),
-    }
+    return RepeatDocument(
+        method="alone" if plan.alone else "in_place",
+        steps=reply.steps,
+        step_kind=reply.step_kind,
+        window_s=plan.window_s,
+        rounds=plan.rounds,
+        simulated=any(e.simulated for r in regions for e in r.energies),
+        regions=regions,
+        sensors=reply.sensors,
+        versions=reply.versions,
+        notes=list(reply.notes),
+    )
 
 
-def _region(repeats: RegionRepeats, power: pa.Table | None, why: str | None, *, alone: bool) -> dict[str, Any]:
+def _region(repeats: RegionRepeats, power: pa.Table | None, why: str | None, *, alone: bool) -> RepeatedRegion:
     windows = [RepeatedWindow(w.start_ns, w.end_ns, w.steps, w.times) for w in repeats.windows]
     calls = sum(repeats.repeated.values())
-    found: dict[str, Any] = {
-        "name": repeats.region.name,
-        "system": repeats.region.system,
-        "kind": "module" if repeats.region.module else "operator",
-        "times": 1 if alone else repeats.region.times,
-        "times_because": "it runs alone" if alone else why,
-        "calls_per_step": calls,
-        "repeated": repeats.repeated,
-        "not_repeated": repeats.refused,
-        "cold": repeats.cold,
-        "windows": [msgspec.to_builtins(w) for w in repeats.windows],
-        "time": None,
-        "energies": [],
-        "refusal": None,
-    }
+    found = RepeatedRegion(
+        name=repeats.region.name,
+        system=repeats.region.system,
+        kind="module" if repeats.region.module else "operator",
+        times=1 if alone else repeats.region.times,
+        times_because="it runs alone" if alone else why,
+        calls_per_step=calls,
+        repeated=repeats.repeated,
+        not_repeated=repeats.refused,
+        cold=repeats.cold,
+        windows=window_documents(windows),
+    )
     try:
         if repeats.reason is not None:
             # Two different errors: the call cannot be repeated, or there was no time to repeat it.
@@ -262,44 +265,47 @@ def _region(repeats: RegionRepeats, power: pa.Table | None, why: str | None, *, 
         else:
             time, energies = time_of(windows), energies_of(windows, power)
     except MagnetonError as refusal:
-        found["refusal"] = refusal_document(refusal)
+        found.refusal = refusal_document(refusal)
         return found
-    found["energies"] = [energy_document(one, calls) for one in energies]
+    found.energies = [energy_document(one, calls) for one in energies]
     unlike = next((e.refusal for e in energies if isinstance(e.refusal, NotComparableError)), None)
     if unlike is not None:
         # If the clock of a device differed, the time is not comparable either.
-        found["refusal"] = refusal_document(unlike)
+        found.refusal = refusal_document(unlike)
         return found
-    found["time"] = estimate_document(time, calls, "s")
+    found.time = time_document(time, calls)
     return found
 
 
-def refusal_document(error: MagnetonError) -> dict[str, Any]:
-    return {"code": error.code, "reason": str(error)}
+def window_documents(windows: Sequence[RepeatedWindow]) -> list[WindowDoc]:
+    return [WindowDoc(w.start_ns, w.end_ns, w.iterations, w.times) for w in windows]
 
 
-def estimate_document(estimate: RepeatEstimate, calls: int, unit: str) -> dict[str, Any]:
-    """Return an estimate for all calls of a step and for one call, with its 95 % interval."""
-    step = {"value": estimate.energy_j, "low": estimate.low_j, "high": estimate.high_j}
-    return {f"{k}_{unit}": v for k, v in step.items()} | {
-        f"{k}_{unit}_per_call": v / calls for k, v in step.items()
-    } | {"identified": estimate.identified}  # fmt: skip
+def refusal_document(error: MagnetonError) -> RefusalDoc:
+    return RefusalDoc(error.code, str(error))
 
 
-def energy_document(one: DeviceRepeat, calls: int) -> dict[str, Any]:
-    """Return the energy on a device; every value is None if the energy is refused."""
-    names = [f"{k}_j{end}" for end in ("", "_per_call") for k in ("value", "low", "high")]
-    values: dict[str, Any] = dict.fromkeys(names) | {"identified": None}
-    if one.estimate is not None:
-        values = estimate_document(one.estimate, calls, "j")
-    return {
-        "device_kind": one.device_kind,
-        "device_id": one.device_id,
-        "field": one.field,
-        "basis": EnergyBasis.GROSS,
-        "label": None if one.estimate is None else one.estimate.label,
-        "simulated": one.simulated,
-        "compared": list(one.compared),
-        "conditions": dict(one.conditions),
-        "refusal": None if one.refusal is None else refusal_document(one.refusal),
-    } | values
+def time_document(estimate: RepeatEstimate, calls: int) -> TimeEstimate:
+    """Return a time for all calls of a step and for one call, s, with its 95 % interval."""
+    # An estimate keeps its numbers in the fields for energies, whatever it is of.
+    value, low, high = estimate.energy_j, estimate.low_j, estimate.high_j
+    return TimeEstimate(value, low, high, value / calls, low / calls, high / calls, estimate.identified)
+
+
+def energy_document(one: DeviceRepeat, calls: int) -> EnergyEstimate:
+    """Return the energy on a device, J; every value is None if the energy is refused."""
+    found = EnergyEstimate(
+        device_kind=one.device_kind,
+        device_id=one.device_id,
+        field=one.field,
+        label=None if one.estimate is None else one.estimate.label,
+        simulated=one.simulated,
+        compared=list(one.compared),
+        conditions=dict(one.conditions),
+        refusal=None if one.refusal is None else refusal_document(one.refusal),
+    )
+    if (known := one.estimate) is not None:
+        found.value_j, found.low_j, found.high_j = known.energy_j, known.low_j, known.high_j
+        found.value_j_per_call, found.low_j_per_call = known.energy_j / calls, known.low_j / calls
+        found.high_j_per_call, found.identified = known.high_j / calls, known.identified
+    return found

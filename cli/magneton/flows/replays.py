@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -16,9 +14,17 @@ from magneton.collectors.attach.repeat_launch import check_sensors
 from magneton.collectors.replay.windows import NotRepeatableError, ReplayedCall
 from magneton.collectors.sensors import sample
 from magneton.collectors.sensors.sampler import POWER_FILE
-from magneton.flows.repeat import energy_document, estimate_document, refusal_document, sensor_of, window_for
+from magneton.flows.repeat import (
+    energy_document,
+    refusal_document,
+    sensor_of,
+    time_document,
+    window_documents,
+    window_for,
+)
+from magneton.schemas.documents.repeat import ReplayDocument, ReplayedCallDoc
 from magneton.schemas.errors import MagnetonError
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 
 __all__ = ["measure_replays", "replay_window_s"]
 
@@ -38,7 +44,7 @@ def replay_window_s(sensors: Sequence[str] | None = None) -> float:
     return window_for(*sensor_of(sensors))
 
 
-def measure_replays(replays: Replays, *, sensors: Sequence[str] | None = None) -> dict[str, Any]:
+def measure_replays(replays: Replays, *, sensors: Sequence[str] | None = None) -> ReplayDocument:
     """Run replays while sensors are read, and return time and energy of one call of each operation.
 
     Example::
@@ -69,41 +75,25 @@ def measure_replays(replays: Replays, *, sensors: Sequence[str] | None = None) -
         file = next((f for f in result.files if f.name == POWER_FILE), None)
         power = None if file is None else read_table(file, "power")
     entries = [_call(call, power) for call in calls]
-    return {
-        "format": "magneton-replays",
-        "simulated": any(e["simulated"] for c in entries for e in c["energies"]),
-        "calls": entries,
-        "sensors": result.sensors,
-        "notes": list(result.notes),
-    }
+    return ReplayDocument(
+        simulated=any(e.simulated for c in entries for e in c.energies),
+        calls=entries,
+        sensors=result.sensors,
+        notes=list(result.notes),
+    )
 
 
-def _call(call: ReplayedCall, power: pa.Table | None) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "name": call.name,
-        "place": call.place,
-        "inputs": list(call.inputs),
-        "windows": [],
-        "copies": None,
-        "cold": None,
-        "time": None,
-        "energies": [],
-        "refusal": None,
-    }
+def _call(call: ReplayedCall, power: pa.Table | None) -> ReplayedCallDoc:
+    found = ReplayedCallDoc(name=call.name, place=call.place, inputs=list(call.inputs))
     try:
         if call.replay is None:
             raise NotRepeatableError(call.refusal or "it was not replayed")
         windows = [RepeatedWindow(w.start_ns, w.end_ns, w.calls, 1) for w in call.replay.windows]
-        found |= {
-            "windows": [asdict(w) for w in windows],
-            "copies": call.replay.copies,
-            "cold": call.replay.cold,
-        }
+        found.windows, found.copies, found.cold = window_documents(windows), call.replay.copies, call.replay.cold
         time, energies = time_alone(windows), energies_alone(windows, power)
     except MagnetonError as refusal:
-        found["refusal"] = refusal_document(refusal)
+        found.refusal = refusal_document(refusal)
         return found
-    return found | {
-        "time": estimate_document(time, 1, "s"),
-        "energies": [energy_document(one, 1) for one in energies],
-    }
+    found.time = time_document(time, 1)
+    found.energies = [energy_document(one, 1) for one in energies]
+    return found

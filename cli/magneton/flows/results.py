@@ -18,13 +18,13 @@ from magneton.analysis.report.summary import Block, blocks, duration, energy, st
 from magneton.flows.display import html_blocks, rich_blocks
 from magneton.flows.prepared import with_tables
 from magneton.flows.recordings import describe, facts
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.diffdoc import DiffDocument
+from magneton.schemas.documents.diff import DiffDocument
+from magneton.schemas.documents.measure import MeasureDocument
 from magneton.schemas.errors import InvalidNameError, MissingDependencyError
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
-from magneton.schemas.measuredoc import MeasureDocument
-from magneton.schemas.parquet import read_table
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.parquet import read_table
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.schemas.views.registry import RUNS, VIEWS
 
 _ROWS_SHOWN = 40

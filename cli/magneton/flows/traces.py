@@ -18,9 +18,9 @@ from magneton.schemas.errors import (
     UnsafeArchiveError,
     UsageError,
 )
+from magneton.schemas.files.leftovers import put_back
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.kinds import CaptureKind, FileRole, SensorKind
-from magneton.schemas.leftovers import put_back
 from magneton.schemas.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
 from magneton.schemas.raw_paths import capture_folder, extra_folder
 from magneton.transforms import normalize as transform

@@ -18,14 +18,16 @@ import pyarrow as pa
 
 from magneton.schemas import errors
 from magneton.schemas.codes import POWER_FLAGS, QUARANTINE_REASONS, WARNING_CODES
-from magneton.schemas.columns import Column, Table
-from magneton.schemas.diff_tables import DIFF_TABLES
-from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
-from magneton.schemas.files import atomic_write
+from magneton.schemas.documents.commands import CatalogDocument, GpuCheckDocument, InfoDocument, SensorsDocument
+from magneton.schemas.documents.diff import DIFF_NAME, DiffDocument
+from magneton.schemas.documents.measure import MeasureDocument
+from magneton.schemas.documents.repeat import RepeatDocument, ReplayDocument
+from magneton.schemas.files.publish import atomic_write
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest
-from magneton.schemas.measuredoc import MeasureDocument
-from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.versions import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
+from magneton.schemas.tables.columns import Column, Table
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
+from magneton.schemas.versions.registry import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
 from magneton.schemas.views.columns import RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
 
@@ -48,6 +50,20 @@ DOCUMENTS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
         MeasureDocument,
         "What a step of one recording takes: `magneton.flows.measure(run).to_dict()`. It is not written to a file.",
     ),
+    (
+        "Repeats",
+        RepeatDocument,
+        "What `magneton repeat` prints with `--json` and writes with `--out`: what one call of an operator or module takes.",
+    ),
+    (
+        "Replays",
+        ReplayDocument,
+        "What `magneton.flows.replays.measure_replays` returns: what one call of each operation takes, alone.",
+    ),
+    ("Recordings at a glance", InfoDocument, "What `magneton info --json` prints."),
+    ("Catalogue", CatalogDocument, "What `magneton tables --json` prints."),
+    ("Sensors", SensorsDocument, "What `magneton sensors --json` prints."),
+    ("GPU check", GpuCheckDocument, "What `make gpu-check` leaves; `result` differs from stage to stage."),
 )
 
 _INTRODUCTION = f"""\
@@ -149,9 +165,13 @@ def structs(root: type[msgspec.Struct]) -> list[type[msgspec.Struct]]:
     return found
 
 
-def _document(title: str, root: type[msgspec.Struct], about: str) -> str:
+def _document(title: str, root: type[msgspec.Struct], about: str, described: set[type[msgspec.Struct]]) -> str:
+    """Return a section; structs that an earlier one describes are not described again."""
     parts = [f"## {title}\n\n{about}\n"]
     for struct in structs(root):
+        if struct in described:
+            continue
+        described.add(struct)
         doc = inspect.cleandoc(struct.__doc__ or "").replace("``", "`")
         rows = [(f"`{f.encode_name}`", f"`{_annotation(f.type)}`", _default(f)) for f in msgspec.structs.fields(struct)]
         parts.append(f"### {struct.__name__}\n\n{doc}\n\n{markdown_table(('field', 'type', 'default'), rows)}")
@@ -180,7 +200,8 @@ def _errors() -> str:
 def text() -> str:
     """Return ``docs/formats.md``."""
     parts = [_INTRODUCTION]
-    parts += [_document(*document) for document in DOCUMENTS]
+    described: set[type[msgspec.Struct]] = set()
+    parts += [_document(*document, described) for document in DOCUMENTS]
     parts.append(
         "## Tables of a run\n\nThe files `tables/<name>.parquet`. In SQL each has one more column, `run`, in front.\n"
     )

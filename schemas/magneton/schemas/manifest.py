@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError
-from magneton.schemas.files import atomic_write
+from magneton.schemas.files.publish import atomic_write
 from magneton.schemas.kinds import DeviceKind, FileRole
-from magneton.schemas.versions import MANIFEST_STEPS, SCHEMA_VERSION, upgrade_document
+from magneton.schemas.versions.registry import MANIFEST_STEPS, SCHEMA_VERSION, upgrade_document
 
 MANIFEST_NAME = "manifest.json"
 

@@ -19,7 +19,7 @@ from magneton.analysis.diff.regions import build
 from magneton.flows.extras import ExtraFiles
 from magneton.flows.pairs import DiffSettings, Published, compare
 from magneton.flows.traces import normalize
-from magneton.schemas.diffdoc import DiffDocument, read_diff
+from magneton.schemas.documents.diff import DiffDocument, read_diff
 from magneton.schemas.errors import (
     InputFormatError,
     InputNotFoundError,

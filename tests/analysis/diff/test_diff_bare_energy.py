@@ -10,10 +10,10 @@ import pytest
 from tests.analysis.diff.test_diff import powered
 
 from magneton.flows.pairs import DiffSettings, compare
-from magneton.schemas.diffdoc import DiffDocument
+from magneton.schemas.documents.diff import DiffDocument
 from magneton.schemas.errors import InsufficientPowerDataError
-from magneton.schemas.parquet import read_table, write_table
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.parquet import read_table, write_table
+from magneton.schemas.tables.run import RUN_TABLES
 
 AWAY_NS = 10**12
 KERNELS_J = 4 * 200 * 100e-6  # 4 kernels of 100 us at 200 W

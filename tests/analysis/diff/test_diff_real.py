@@ -14,7 +14,7 @@ from magneton.analysis.diff.document import DiffResult
 from magneton.analysis.diff.pipeline import diff
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
-from magneton.schemas.diffdoc import DiffDocument, RollupRow
+from magneton.schemas.documents.diff import DiffDocument, RollupRow
 from magneton.schemas.errors import NotComparableError
 
 H100, MI300 = "torch_infer_h100_mi300/{}_h100.json.gz", "torch_infer_h100_mi300/{}_mi300.json.gz"

@@ -48,3 +48,14 @@ def test_hashes_are_no_part_of_a_compiled_regions_name(compared, a: str, b: str)
     document = compared(f"compiled-hash-names/{a}.json", f"compiled-hash-names/{b}.json").document
     assert (document.coverage.a, document.coverage.b) == (1.0, 1.0)
     assert document.findings == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "right"), [("slow", "fast", -200_000), ("fast", "faster", -300_000), ("slow", "faster", -500_000)]
+)
+def test_the_own_time_of_an_operator_that_calls_others_counts(compared, a: str, b: str, right: int) -> None:  # type: ignore[no-untyped-def]
+    """A compiled region works by itself and calls a matrix product: its own time is a row, on both sides."""
+    document = compared(f"cpu-own-time-of-parent/{a}.json", f"cpu-own-time-of-parent/{b}.json").document
+    assert document.totals["time_ns"].delta == right
+    (changed,) = [group for group in document.groups if group.time_ns.delta]
+    assert changed.kind == "paired" and changed.time_ns.delta == right

@@ -13,7 +13,7 @@ from magneton.analysis.diff.pipeline import diff
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
 from magneton.flows.pairs import compare
-from magneton.schemas.diffdoc import DiffDocument
+from magneton.schemas.documents.diff import DiffDocument
 
 FOUND = Path(__file__).resolve().parents[2] / "found"
 ENERGY = ("energy_j", "energy_low_j", "energy_high_j")

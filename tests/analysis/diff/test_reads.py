@@ -15,7 +15,7 @@ from tests.support.normalized import Normalizer
 from magneton.analysis.diff.pipeline import diff
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
-from magneton.schemas import parquet
+from magneton.schemas.tables import parquet
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from magneton.analysis.energy.measure.basis import dynamic, need_same_basis
 from magneton.analysis.energy.measure.result import Window
 from magneton.analysis.energy.measure.totals import device_energy, series_of
 from magneton.schemas.errors import NotComparableError
-from magneton.schemas.run_tables import POWER
+from magneton.schemas.tables.run import POWER
 
 Kernel = tuple[int, int, int]  # start ns, length ns, stream
 MS = 1_000_000

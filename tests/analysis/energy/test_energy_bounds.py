@@ -9,7 +9,7 @@ import pytest
 from magneton.analysis.align.tree import Work
 from magneton.analysis.energy.attribute import attribute
 from magneton.analysis.energy.measure.result import Window
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 
 MS = 1_000_000
 

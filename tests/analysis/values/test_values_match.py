@@ -9,7 +9,7 @@ from tests.support.value_programs import Program
 
 from magneton.analysis.values.graph import from_tables
 from magneton.analysis.values.match import MatchSettings, ValueMatch, match_values
-from magneton.schemas.run_tables import OPS, TENSORS, USES
+from magneton.schemas.tables.run import OPS, TENSORS, USES
 
 RNG = np.random.default_rng(5)
 X = RNG.standard_normal((6, 40)).astype(np.float32)

@@ -23,8 +23,8 @@ from magneton.collectors.recording.program import NO_SECOND, modules_in  # noqa:
 from magneton.flows.traces import normalize  # noqa: E402
 from magneton.schemas.errors import InputFormatError, UsageError  # noqa: E402
 from magneton.schemas.manifest import Manifest, read_manifest  # noqa: E402
-from magneton.schemas.parquet import read_table, write_table  # noqa: E402
-from magneton.schemas.run_tables import RUN_TABLES  # noqa: E402
+from magneton.schemas.tables.parquet import read_table, write_table  # noqa: E402
+from magneton.schemas.tables.run import RUN_TABLES  # noqa: E402
 
 WORKLOAD = Workload(model="toy", batch=2, steps=3, warmup_steps=1)
 ALL = ("energy", "profile", "values")

@@ -20,7 +20,7 @@ from magneton.collectors.sensors import SensorUnavailableError, anchors_now, sam
 from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.schemas.clocks import clock_map
 from magneton.schemas.errors import UsageError
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 
 FAKES = Path(__file__).resolve().parents[3] / "benchmarks" / "fakes"
 HEADER = "timestamp_ns,clock,device_kind,device_id,field,value,unit"

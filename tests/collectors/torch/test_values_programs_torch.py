@@ -190,7 +190,7 @@ def test_marks_and_ids_while_recording() -> None:
 
 
 def test_tables_have_the_columns_and_keys_of_a_run() -> None:
-    from magneton.schemas.run_tables import RUN_TABLES
+    from magneton.schemas.tables.run import RUN_TABLES
 
     capture = record_values(lambda x: x * 2, (randn(4, 4),))
     for name, table in capture.tables.items():

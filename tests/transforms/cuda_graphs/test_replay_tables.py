@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.transforms.cuda_graphs.columns import CHANGED_COLUMNS, Warned, place_replays
 
 LAYER = ["norm", "qkv", "attention", "out", "mlp"]

@@ -22,9 +22,10 @@ from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.sensors.rapl import POWERCAP_VARIABLE
 from magneton.flows.traces import normalize
 from magneton.schemas.errors import SchemaVersionError
+from magneton.schemas.kinds import OwnFormat
 from magneton.schemas.manifest import Capture, System, Workload, read_manifest
-from magneton.schemas.parquet import read_table, write_table
-from magneton.schemas.run_tables import COUNTERS, POWER
+from magneton.schemas.tables.parquet import read_table, write_table
+from magneton.schemas.tables.run import COUNTERS, POWER
 from magneton.transforms.power.registry import find_format, read_power
 
 FAKES = Path(__file__).resolve().parents[3] / "benchmarks" / "fakes"
@@ -160,7 +161,7 @@ def test_times_of_steps_are_a_capture_where_there_is_no_sensor(tmp_path):
     times = writer.raw_directory("energy", 0) / step_times.FILE
     begin = time.monotonic_ns()
     step_times.write_steps(times, [(begin, begin + 10), (begin + 10, begin + 30)], {"capture": "energy", "rank": 0})
-    capture = Capture("energy", "energy", source_format=step_times.SOURCE_FORMAT, file=str(times), anchors=anchors)
+    capture = Capture("energy", "energy", source_format=OwnFormat.STEPS, file=str(times), anchors=anchors)
     writer.publish([capture], system=System(), workload=Workload(), devices=[])
     for source, target in (("raw", "once"), ("once", "again")):
         normalize([tmp_path / source], tmp_path / target)

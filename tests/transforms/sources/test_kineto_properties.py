@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.support.normalized import Normalizer, Run
 
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.transforms.job import NormalizeOptions
 from magneton.transforms.linking import nest
 from magneton.transforms.normalize import normalize

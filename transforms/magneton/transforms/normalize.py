@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from magneton.schemas.errors import InputFormatError, UsageError
-from magneton.schemas.files import publish_directory
+from magneton.schemas.files.publish import publish_directory
 from magneton.schemas.ids import run_id
 from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import (
@@ -32,7 +32,7 @@ from magneton.schemas.manifest import (
     write_manifest,
 )
 from magneton.schemas.raw_paths import capture_folder
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.transforms.cuda_graphs.rewrite import place_replays_in
 from magneton.transforms.execution_traces import join_execution_traces
 from magneton.transforms.inputs import RawFile, give_places, keep, tables_of

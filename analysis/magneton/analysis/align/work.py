@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -13,8 +13,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from magneton.analysis.align.host_work import computing_names, own_times
 from magneton.analysis.align.lost import Lost, lost_launches
-from magneton.analysis.align.tree import VIEW_OPS, KernelJoules, Node, Shape, Work, stable_name
+from magneton.analysis.align.tree import KernelJoules, Node, Shape, Work, stable_name
 from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.kinds import Activity
 
@@ -277,13 +278,27 @@ class _Builder:
         return Node("launch", "launch", ident, order)
 
 
-def load_side(recording: Recording, rank: int, energy: Mapping[int, KernelJoules] | None = None) -> Side:
+def host_names(recording: Recording, rank: int) -> frozenset[str] | None:
+    """Return the names of the operators that compute on the host; None where there is device work."""
+    if recording.of_rank("kernels", rank, _KERNEL_COLUMNS).num_rows:
+        return None
+    ops = _timed(recording.of_rank("ops", rank, _OP_COLUMNS)).to_pylist()
+    return computing_names({row["op_id"]: row for row in ops})
+
+
+def load_side(
+    recording: Recording,
+    rank: int,
+    energy: Mapping[int, KernelJoules] | None = None,
+    computing: Collection[str] | None = None,
+) -> Side:
     """Build the trees of work of one rank of a recording.
 
     Args:
         recording: the recording.
         rank: the rank.
         energy: energy of kernels by ``kernel_id``, where it is known.
+        computing: names of the operators that compute, for work on the host (default: judged from this recording).
     """
     kernels = recording.of_rank("kernels", rank, _KERNEL_COLUMNS)
     on_device = kernels.num_rows > 0
@@ -296,7 +311,8 @@ def load_side(recording: Recording, rank: int, energy: Mapping[int, KernelJoules
         _insert_kernels(builder, recording, kernels, inventory, bool(step_rows), energy or {})
         _insert_lost(builder, lost, bool(step_rows))
     else:
-        _insert_host_work(builder, inventory, bool(step_rows), overhead_ns)
+        names = computing_names(builder.ops) if computing is None else computing
+        _insert_host_work(builder, inventory, bool(step_rows), overhead_ns, names)
     outside = builder.roots.pop(None, None) if step_rows and len(builder.roots) > 1 else None
     steps = [
         Step(step_rows.get(key) if key is not None else None, tree, overhead_ns=overhead_ns.get(key, 0.0))
@@ -416,36 +432,23 @@ def _inside(node: Node, layer: int | None, order: tuple[int, int], kernel: str) 
 
 
 def _insert_host_work(
-    builder: _Builder, inventory: Inventory, has_steps: bool, overhead_ns: dict[int | None, float]
+    builder: _Builder,
+    inventory: Inventory,
+    has_steps: bool,
+    overhead_ns: dict[int | None, float],
+    computing: Collection[str],
 ) -> None:
-    """Take the exclusive time of operators that compute as device work; the time of views and dispatch is overhead.
-
-    An operator computes if most of its time, over the whole capture, is not spent in operators that it calls. Example:
-    ``aten::addmm`` copies its bias through another operator and still computes. ``aten::linear`` only calls others and does not.
-    """
-    exclusive: dict[int, float] = {}
-    for op_id, row in builder.ops.items():
-        exclusive[op_id] = float(row["dur_ns"] or 0)
-    inner: dict[str, float] = {}
-    own: dict[str, float] = {}
-    for row in builder.ops.values():
-        parent = row["parent_id"]
-        if parent in exclusive:
-            exclusive[parent] = max(exclusive[parent] - float(row["dur_ns"] or 0), 0.0)
-            if row["name"] not in VIEW_OPS:
-                name = builder.ops[parent]["name"]
-                inner[name] = inner.get(name, 0.0) + float(row["dur_ns"] or 0)
-    for op_id, row in builder.ops.items():
-        own[row["name"]] = own.get(row["name"], 0.0) + exclusive[op_id]
+    """Take the own time of operators that compute as device work; the time of views and dispatch is overhead."""
+    own = own_times(builder.ops)
     starts, ends = [0], [0]
     for op_id, row in builder.ops.items():
-        duration = exclusive[op_id]
+        duration = own[op_id]
         step = row["step_id"] if has_steps else None
         starts.append(row["ts_ns"])
         ends.append(row["ts_ns"] + (row["dur_ns"] or 0))
         inventory.n_device += 1
         inventory.device_ns += duration
-        if row["name"] in VIEW_OPS or own[row["name"]] < inner.get(row["name"], 0.0) or row["dur_ns"] is None:
+        if row["name"] not in computing or row["dur_ns"] is None:
             overhead_ns[step] = overhead_ns.get(step, 0.0) + duration
             continue
         inventory.n_kernels += 1

@@ -13,7 +13,7 @@ from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread
 from magneton.analysis.recording import Recording
-from magneton.schemas.diffdoc import Coverage, Note
+from magneton.schemas.documents.diff import Coverage, Note
 from magneton.schemas.errors import NotComparableError, UsageError
 from magneton.schemas.kinds import StepKind, Unit
 

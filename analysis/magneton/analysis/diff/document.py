@@ -22,12 +22,12 @@ from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount,
 from magneton.analysis.diff.rollup import rollups
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread, totals, work_time_ns
-from magneton.schemas.columns import Table
-from magneton.schemas.diff_tables import FINDINGS, MATCHES, REGIONS
-from magneton.schemas.diffdoc import Comparison, Coverage, DiffDocument, Note, Region, SideDoc, StratumDoc
+from magneton.schemas.documents.diff import Comparison, Coverage, DiffDocument, Note, Region, SideDoc, StratumDoc
 from magneton.schemas.ids import diff_id
 from magneton.schemas.kinds import RegionKind, Unit
-from magneton.schemas.parquet import file_schema
+from magneton.schemas.tables.columns import Table
+from magneton.schemas.tables.diff import FINDINGS, MATCHES, REGIONS
+from magneton.schemas.tables.parquet import file_schema
 
 
 @dataclass

@@ -19,7 +19,7 @@ from magneton.analysis.energy.measure.apportion import EnergyAttribution, weakes
 from magneton.analysis.energy.measure.basis import dynamic
 from magneton.analysis.energy.measure.result import Window, need_coverage
 from magneton.analysis.recording import Needs, Recording
-from magneton.schemas.diffdoc import EnergyDoc, Note
+from magneton.schemas.documents.diff import EnergyDoc, Note
 from magneton.schemas.kinds import DeviceKind, Flag
 
 _KERNEL_COLUMNS = (

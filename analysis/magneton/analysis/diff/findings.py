@@ -7,7 +7,7 @@ cheaper lacks device records of this work.
 
 from __future__ import annotations
 
-from magneton.schemas.diffdoc import Finding, Group
+from magneton.schemas.documents.diff import Finding, Group
 from magneton.schemas.kinds import Verdict
 
 _UNREPEATED = "one recording per side: the variation between runs is unknown; the verdict is on time, not on energy"

@@ -17,7 +17,7 @@ from magneton.analysis.energy.attribute import best_series, is_simulated
 from magneton.analysis.energy.measure.result import EnergyResult, Window, sum_results
 from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.analysis.recording import Needs, Recording
-from magneton.schemas.diffdoc import LedgerDoc
+from magneton.schemas.documents.diff import LedgerDoc
 from magneton.schemas.kinds import StepKind
 
 _STEP_COLUMNS = ("ts_ns", "dur_ns", "rank", "kind")

@@ -16,9 +16,9 @@ from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.energy.t_distribution import t_quantile
 from magneton.analysis.recording import Recording
 from magneton.schemas.checks import need_number
-from magneton.schemas.diffdoc import LedgerDoc, Note
+from magneton.schemas.documents.diff import LedgerDoc, Note
+from magneton.schemas.documents.measure import MeasureDocument, Quantity
 from magneton.schemas.errors import UsageError
-from magneton.schemas.measuredoc import MeasureDocument, Quantity
 
 _LEAST_STEPS = 3
 

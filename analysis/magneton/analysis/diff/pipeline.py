@@ -5,7 +5,7 @@ from __future__ import annotations
 from magneton.analysis.align import lost, work
 from magneton.analysis.align.steps import choose_steps, usable_steps
 from magneton.analysis.align.tree import Interner
-from magneton.analysis.align.work import Side, load_side
+from magneton.analysis.align.work import Side, host_names, load_side
 from magneton.analysis.diff import by_values, energy, ledger
 from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values, values_captures
 from magneton.analysis.diff.checks import (
@@ -26,7 +26,7 @@ from magneton.analysis.diff.stratum import Aligned, align, work_time_ns
 from magneton.analysis.energy.measure.basis import need_same_basis
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
-from magneton.schemas.diffdoc import Note, work_name
+from magneton.schemas.documents.diff import Note, work_name
 from magneton.schemas.kinds import CaptureKind, Method
 
 
@@ -90,8 +90,11 @@ def _sides(
     )
     if energy_a is not None and energy_b is not None:
         need_same_basis(energy_a.document, energy_b.document)
-    side_a = load_side(a, rank_a, energy_a.by_kernel if energy_a else None)
-    side_b = load_side(b, rank_b, energy_b.by_kernel if energy_b else None)
+    # What computes on one side computes on the other: a time that crosses a limit must not become all or nothing.
+    names = [host_names(recording, rank) for recording, rank in ((a, rank_a), (b, rank_b))]
+    computing = None if None in names else frozenset().union(*(n for n in names if n is not None))
+    side_a = load_side(a, rank_a, energy_a.by_kernel if energy_a else None, computing)
+    side_b = load_side(b, rank_b, energy_b.by_kernel if energy_b else None, computing)
     check_devices(side_a, side_b)
     return side_a, side_b, energy_a, energy_b
 

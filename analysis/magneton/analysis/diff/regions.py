@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
 from magneton.analysis.align.work import total_work
-from magneton.schemas.diffdoc import Amount, Group, Region
+from magneton.schemas.documents.diff import Amount, Group, Region
 from magneton.schemas.kinds import RegionKind, in_order
 
 # A pair with more than this share of a side's time and several operators on both sides is coarse: it does not count as aligned.

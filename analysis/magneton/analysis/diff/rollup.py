@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 
 from magneton.analysis.align.tree import Work
 from magneton.analysis.diff.regions import RawRegion, amount, class_path, energy_amount
-from magneton.schemas.diffdoc import RollupRow
+from magneton.schemas.documents.diff import RollupRow
 
 _QUANTITIES: dict[str, Callable[[Work], float | None]] = {
     "time_ns": lambda work: work.known_time_ns,

@@ -14,7 +14,7 @@ from magneton.analysis.align.symmetric import match_symmetric
 from magneton.analysis.align.tree import Interner, Node, Work
 from magneton.analysis.align.work import total_work
 from magneton.analysis.diff.regions import amount, energy_amount
-from magneton.schemas.diffdoc import Amount, Spread
+from magneton.schemas.documents.diff import Amount, Spread
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from magneton.analysis.report.summary import Block, blocks, statements
-from magneton.schemas.diffdoc import DiffDocument
+from magneton.schemas.documents.diff import DiffDocument
 from magneton.schemas.errors import printable
 
 _SPECIAL = re.compile(r"([\\`*_{}\[\]()#+!|~<>&$@-])")

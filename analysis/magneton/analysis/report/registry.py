@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator
 
-from magneton.schemas.diffdoc import DiffDocument
+from magneton.schemas.documents.diff import DiffDocument
 
 # Name of each file, and the module whose ``render(document) -> str`` gives its text.
 REPORTS: dict[str, str] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc, work_name
+from magneton.schemas.documents.diff import Amount, DiffDocument, Group, RollupRow, SideDoc, work_name
 from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from magneton.cli.console import SensorNames, Verbose, note
+
+if TYPE_CHECKING:
+    from magneton.schemas.documents.repeat import EnergyEstimate, RefusalDoc, RepeatDocument
 
 
 def repeat(
@@ -105,23 +108,23 @@ def repeat(
         raise typer.Exit(code)
 
 
-def show(document: dict[str, Any]) -> None:
+def show(document: RepeatDocument) -> None:
     """Show for people what ``repeat_program`` found."""
     from magneton.cli import output
 
     rows = []
-    for region in document["regions"]:
-        time = region["time"]
+    for region in document.regions:
+        time = region.time
         known = (
-            region["name"],
-            region["calls_per_step"] or None,
-            region["times"],
-            None if time is None else time["value_s"] * 1e6,
-            None if time is None else time["value_s_per_call"] * 1e6,
-            None if time is None else _half(time, "s") * 1e6,
+            region.name,
+            region.calls_per_step or None,
+            region.times,
+            None if time is None else time.value_s * 1e6,
+            None if time is None else time.value_s_per_call * 1e6,
+            None if time is None else (time.high_s_per_call - time.low_s_per_call) / 2 * 1e6,
         )
-        for energy in region["energies"] or [None]:
-            rows.append((*known, *_energy(energy, region["refusal"])))
+        energies: list[EnergyEstimate | None] = [*region.energies] or [None]
+        rows += [(*known, *_energy(energy, region.refusal)) for energy in energies]
     names = [
         "region",
         "calls/step",
@@ -137,32 +140,30 @@ def show(document: dict[str, Any]) -> None:
         "remark",
     ]
     output.show_table(names, rows, right={n for n in names if "/" in n} | {"r", "+-"}, wrap=["region", "remark"])
-    for region in document["regions"]:
-        left_out = region["not_repeated"]
-        if left_out and region["refusal"] is None:
+    for region in document.regions:
+        left_out = region.not_repeated
+        if left_out and region.refusal is None:
             first = next(iter(left_out.values()))
-            output.show_text(f"{region['name']}: {len(left_out)} more calls were not repeated (the first: {first}).")
-        if region["calls_per_step"] and not region["cold"]:
-            output.show_text(f"{region['name']}: copies of its arguments may have stayed in a cache.")
+            output.show_text(f"{region.name}: {len(left_out)} more calls were not repeated (the first: {first}).")
+        if region.calls_per_step and not region.cold:
+            output.show_text(f"{region.name}: copies of its arguments may have stayed in a cache.")
     output.show_text("+- is half of the 95 % interval of a call. NULL is unknown." + _simulated(document))
 
 
-def _simulated(document: dict[str, Any]) -> str:
-    return " Energies come from a stand-in for a sensor: they are simulated." if document["simulated"] else ""
+def _simulated(document: RepeatDocument) -> str:
+    return " Energies come from a stand-in for a sensor: they are simulated." if document.simulated else ""
 
 
-def _half(estimate: dict[str, Any], unit: str) -> float:
-    return float(estimate[f"high_{unit}_per_call"] - estimate[f"low_{unit}_per_call"]) / 2
-
-
-def _energy(energy: dict[str, Any] | None, refusal: dict[str, Any] | None) -> tuple[Any, ...]:
+def _energy(energy: EnergyEstimate | None, refusal: RefusalDoc | None) -> tuple[Any, ...]:
     """Return device, mJ a step and a call, half of the interval of a call, label and remark."""
     if energy is None:
-        return None, None, None, None, None, "" if refusal is None else f"{refusal['code']}: {refusal['reason']}"
-    device = " ".join(part for part in (energy["device_kind"], energy["device_id"]) if part) or None
-    if energy["refusal"] is not None:
-        return device, None, None, None, None, f"{energy['refusal']['code']}: {energy['refusal']['reason']}"
-    label = energy["label"] + (", simulated" if energy["simulated"] else "")
-    remark = "" if energy["identified"] else "not identified: the interval is wider than 10 %"
-    per_step, per_call = energy["value_j"] * 1e3, energy["value_j_per_call"] * 1e3
-    return device, per_step, per_call, _half(energy, "j") * 1e3, label, remark
+        return None, None, None, None, None, "" if refusal is None else f"{refusal.code}: {refusal.reason}"
+    device = " ".join(part for part in (energy.device_kind, energy.device_id) if part) or None
+    if energy.refusal is not None:
+        return device, None, None, None, None, f"{energy.refusal.code}: {energy.refusal.reason}"
+    if energy.value_j is None or energy.value_j_per_call is None:
+        return device, None, None, None, energy.label, ""
+    label = f"{energy.label}{', simulated' if energy.simulated else ''}"
+    remark = "" if energy.identified else "not identified: the interval is wider than 10 %"
+    half = ((energy.high_j_per_call or 0.0) - (energy.low_j_per_call or 0.0)) / 2
+    return device, energy.value_j * 1e3, energy.value_j_per_call * 1e3, half * 1e3, label, remark

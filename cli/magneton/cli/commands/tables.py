@@ -8,6 +8,7 @@ import typer
 
 from magneton.cli.console import Verbose
 from magneton.schemas.errors import UsageError
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 
 def tables(
@@ -30,7 +31,7 @@ def tables(
         if not entries:
             raise UsageError(f"there is no table or view {name}", remedy="magneton tables lists them")
     if as_json:
-        output.write_document(entries)
+        output.write_document({"schema_version": SCHEMA_VERSION, "tables": entries})
     elif name is None:
         output.show_table(
             ["name", "kind", "a row is"], [(e["name"], e["kind"], e["doc"]) for e in entries], wrap=["a row is"]

@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from magneton.collectors.scrub import Scrubber
-from magneton.schemas.parquet import conform, write_table
-from magneton.schemas.run_tables import KNOBS
+from magneton.schemas.tables.parquet import conform, write_table
+from magneton.schemas.tables.run import KNOBS
 
 FILE = "knobs.parquet"
 # Environment variables that frameworks and their libraries read, by how their names begin.

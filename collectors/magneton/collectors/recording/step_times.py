@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 
 from magneton.schemas.kinds import StepKind
-from magneton.schemas.parquet import write_table
-from magneton.schemas.run_tables import STEPS
+from magneton.schemas.tables.parquet import write_table
+from magneton.schemas.tables.run import STEPS
 
 FILE = "steps.parquet"
 

@@ -14,7 +14,7 @@ import msgspec
 
 from magneton.collectors.sensors.discover import split
 from magneton.schemas.errors import UsageError
-from magneton.schemas.files import publish_directory
+from magneton.schemas.files.publish import publish_directory
 from magneton.schemas.ids import run_id, sha256_file
 from magneton.schemas.kinds import CaptureKind, DeviceKind
 from magneton.schemas.manifest import (

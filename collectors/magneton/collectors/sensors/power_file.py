@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from magneton.collectors.sensors.protocol import REASONS, Series
 from magneton.collectors.sensors.spool import RECORD
 from magneton.schemas.kinds import Clock, Flag
-from magneton.schemas.parquet import TableWriter
-from magneton.schemas.run_tables import POWER
+from magneton.schemas.tables.parquet import TableWriter
+from magneton.schemas.tables.run import POWER
 
 _DTYPE = np.dtype([("series", "<i4"), ("ts_ns", "<i8"), ("value", "<f8"), ("reason", "<i4")])
 _ROWS = 1 << 16

@@ -10,6 +10,7 @@ from typing import Any
 
 from magneton.collectors.sensors.discover import METERS, SENSORS, Opened, open_sensors
 from magneton.collectors.sensors.protocol import ENERGETIC, Reading, Refusal, Sensor, SensorError, SensorInfo
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 _SLOW_EVERY = 20
 
@@ -41,7 +42,7 @@ class _Watch:
 def survey(
     names: Sequence[str] | None = None, *, seconds: float = 1.0, period_s: float = 0.002, opened: Opened | None = None
 ) -> dict[str, Any]:
-    """Return what can be read here, as a JSON-able document.
+    """Return what can be read here, as a JSON-able document: ``documents.commands.SensorsDocument``.
 
     Args:
         names: sensors to look for (default: all).
@@ -53,7 +54,7 @@ def survey(
         ``sensors``: for each its ``source``, whether it is ``available``, ``facts``, ``devices``, ``warnings``, ``refusals``
         (``device_id, name, reason, remedy, kind``), ``poll_us`` (median cost of reading all its fast series) and ``series``:
         ``device_kind, device_id, name, field, unit, energetic, labels, value, why_no_value``, ``changes`` seen, and ``update_ms``, the
-        median time between changes (NULL if there were fewer than three; an idle device shows fewer than it could);
+        median time between changes (None if there were fewer than three; an idle device shows fewer than it could);
         ``meters``: kinds of meters that may be named; ``watched_s``.
     """
     opened = opened or open_sensors(SENSORS if names is None else names)
@@ -77,7 +78,7 @@ def survey(
         found.append({"source": source, "available": False, "series": [], "refusals": [asdict(refusal)]})
     order = list(SENSORS)
     found.sort(key=lambda s: order.index(s["source"]) if s["source"] in order else len(order))
-    return {"sensors": found, "meters": list(METERS), "watched_s": took}
+    return {"schema_version": SCHEMA_VERSION, "sensors": found, "meters": list(METERS), "watched_s": took}
 
 
 class _Watched:

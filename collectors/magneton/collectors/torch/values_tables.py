@@ -14,9 +14,9 @@ import pyarrow as pa
 from magneton.collectors.torch.call_stack import Frame, ModuleCall
 from magneton.collectors.torch.dataflow import Value
 from magneton.collectors.torch.dispatch import Call, ValueRecorder
-from magneton.schemas.columns import Table
-from magneton.schemas.parquet import conform, write_table
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.columns import Table
+from magneton.schemas.tables.parquet import conform, write_table
+from magneton.schemas.tables.run import RUN_TABLES
 
 # What a fingerprint has of the columns of `tensors`, but for the lists.
 _STATISTICS = ("mean", "std", "l1", "l2_squared", "l4_fourth", "sum_cubes", "min", "max")

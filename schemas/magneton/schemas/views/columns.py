@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from magneton.schemas.columns import BOOL, INT, STRING, Column, Table
+from magneton.schemas.tables.columns import BOOL, INT, STRING, Column, Table
 
 RUN_COLUMN = Column("run", STRING, "the recording: its label, made unique among those opened", required=True)
 DIFF_COLUMN = Column("diff", STRING, "the diff: name of its directory, made unique among those opened", required=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magneton.schemas.columns import FLOAT, INT, STRING, Column, Table
+from magneton.schemas.tables.columns import FLOAT, INT, STRING, Column, Table
 from magneton.schemas.views.columns import INSIDE, KEYS, SPAN, TIME_OF_WORK, WITH_DEVICE, View
 
 # The time intervals cover: sorted by start, each adds what reaches beyond the furthest end before it.

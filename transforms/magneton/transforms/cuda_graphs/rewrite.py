@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from magneton.schemas.kinds import CaptureKind, Flag
-from magneton.schemas.parquet import TableWriter
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.parquet import TableWriter
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.transforms.cuda_graphs.columns import KERNEL_COLUMNS, LAUNCH_COLUMNS, Warned, place_replays
 
 _STEP_COLUMNS = ["step_id", "context_tokens", "generation_tokens"]

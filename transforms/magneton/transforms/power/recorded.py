@@ -11,12 +11,13 @@ from typing import Any
 from magneton.schemas.clocks import CLOCKS
 from magneton.schemas.codes import QUARANTINE_REASONS
 from magneton.schemas.kinds import Flag, OwnFormat
-from magneton.schemas.parquet import read_table
+from magneton.schemas.tables.parquet import read_table
 from magneton.transforms.power import fields
 from magneton.transforms.power.builder import LogBuilder
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.readings import Series
 
+NAME = OwnFormat.POWER
 _COLUMNS = ["name", "ts_ns", "source", "device_kind", "device_id", "field", "value", "unit", "labels", "clock", "flags"]
 _BATCH = 1 << 16
 

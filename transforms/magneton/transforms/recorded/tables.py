@@ -15,8 +15,8 @@ from magneton.schemas.clocks import clock_map
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.kinds import Clock, OwnFormat
 from magneton.schemas.manifest import Capture, ClockAnchor
-from magneton.schemas.parquet import inspect_file, read_table
 from magneton.schemas.raw_paths import capture_folder
+from magneton.schemas.tables.parquet import inspect_file, read_table
 from magneton.transforms.linking.host import NextIds
 from magneton.transforms.staging.writer import RunWriter
 

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.kinds import CaptureKind, OwnFormat
 from magneton.schemas.manifest import Capture
-from magneton.schemas.parquet import inspect_file, read_table
-from magneton.schemas.run_tables import VALUES_TABLES
+from magneton.schemas.tables.parquet import inspect_file, read_table
+from magneton.schemas.tables.run import VALUES_TABLES
 from magneton.transforms.linking.host import NextIds
 from magneton.transforms.staging.writer import RunWriter
 

@@ -1,6 +1,6 @@
 """The staging area between the sources (one per input format) and the later steps, which nest, link and write.
 
-A source turns one input file into *staged events*: rows with the columns of the run tables (`schemas/run_tables.py`)
+A source turns one input file into *staged events*: rows with the columns of the run tables (`schemas/tables/run.py`)
 minus everything the shared steps derive (ids, parents, depths, modules, steps, links). It hands them over in columns
 (`Stage.add`) or row by row (`Stage.add_row`), in any order, and fills in `Stage.info` what it learnt of the capture.
 

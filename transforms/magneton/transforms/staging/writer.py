@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from magneton.schemas.columns import INTS
-from magneton.schemas.parquet import TableWriter
-from magneton.schemas.run_tables import RUN_TABLES
+from magneton.schemas.tables.columns import INTS
+from magneton.schemas.tables.parquet import TableWriter
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.transforms.staging.stage import NONE, Pool, Stage
 
 _AHEAD = 2

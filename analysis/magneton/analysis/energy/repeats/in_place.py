@@ -32,7 +32,7 @@ from magneton.schemas.errors import (
 )
 from magneton.schemas.kinds import Flag, PowerField
 
-NO_SENSOR = "no sensor: energy is NULL"
+NO_SENSOR = "no sensor, so the energy is unknown"
 # One window alone does not show how much windows differ.
 LEAST_WINDOWS = 2
 # Largest allowed difference between windows that repeat and windows that do not: of clocks (relative), temperatures (degrees)

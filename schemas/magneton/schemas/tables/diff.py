@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from magneton.schemas.columns import BOOL, FLOAT, INT, STRING, Column, Table
+from magneton.schemas.tables.columns import BOOL, FLOAT, INT, STRING, Column, Table
 
 _DIFF = Column(
     "diff_id", STRING, "identity of the diff (`d` + 16 hex digits over both runs and the settings)", required=True

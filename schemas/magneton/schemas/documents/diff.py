@@ -9,7 +9,7 @@ import msgspec
 
 from magneton.schemas.errors import SchemaVersionError
 from magneton.schemas.manifest import decode_json
-from magneton.schemas.versions import DIFF_STEPS, SCHEMA_VERSION, upgrade_document
+from magneton.schemas.versions.registry import DIFF_STEPS, SCHEMA_VERSION, upgrade_document
 
 DIFF_NAME = "diff.json"
 

@@ -9,9 +9,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from magneton.schemas import leftovers
 from magneton.schemas.errors import InputNotFoundError, OutputExistsError
-from magneton.schemas.exchange import exchange
+from magneton.schemas.files import leftovers
+from magneton.schemas.files.exchange import exchange
 
 
 def _sibling(path: Path, what: str) -> Path:

@@ -6,7 +6,7 @@ events in the input. Unknown is NULL, never -1 and never 0.
 
 from __future__ import annotations
 
-from magneton.schemas.columns import (
+from magneton.schemas.tables.columns import (
     BOOL,
     FLOAT,
     FLOATS,

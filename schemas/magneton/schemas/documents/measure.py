@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from magneton.schemas.diffdoc import EnergyDoc, Note
-from magneton.schemas.versions import SCHEMA_VERSION
+from magneton.schemas.documents.diff import EnergyDoc, Note
+from magneton.schemas.versions.registry import SCHEMA_VERSION
 
 
 class Quantity(msgspec.Struct):

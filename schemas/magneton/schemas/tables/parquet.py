@@ -10,11 +10,11 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from magneton.schemas.columns import Column, Table
-from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError, TruncatedInputError
-from magneton.schemas.run_tables import RUN_TABLES
-from magneton.schemas.versions import (
+from magneton.schemas.tables.columns import Column, Table
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
+from magneton.schemas.versions.registry import (
     SCHEMA_VERSION,
     TABLE_KEY,
     TABLE_STEPS,

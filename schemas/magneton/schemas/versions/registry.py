@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from magneton.schemas import update_diff_to_2, update_to_2
 from magneton.schemas.errors import SchemaVersionError
+from magneton.schemas.versions import update_diff_to_2, update_to_2
 
 SCHEMA_VERSION = 2
 OLDEST_READABLE = 1

@@ -1,0 +1,1 @@
+"""Output that is whole or absent: publication, exchange of directories, what a killed run left."""

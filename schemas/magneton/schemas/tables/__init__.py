@@ -1,0 +1,1 @@
+"""Tables of recordings and diffs: their columns, and reading and writing them as Parquet."""

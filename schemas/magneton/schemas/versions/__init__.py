@@ -1,0 +1,1 @@
+"""Schema versions and the steps that bring older files up to the newest one."""
