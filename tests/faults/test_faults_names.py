@@ -18,9 +18,10 @@ from tests.support.normalized import Normalizer
 from magneton.analysis.query import Recordings
 from magneton.cli.app import main
 from magneton.flows.pairs import compare
-from magneton.schemas import errors, versions
+from magneton.schemas import errors
 from magneton.schemas.tables.diff import DIFF_TABLES
 from magneton.schemas.tables.run import RUN_TABLES
+from magneton.schemas.versions import registry as versions
 from magneton.schemas.views.registry import RUNS, VIEWS
 
 # --- 58 names and SQL ----------------------------------------------------------------------------------------------------
