@@ -19,11 +19,14 @@ from magneton.transforms.reading.json_scan import ValueEnd
 FOUND = Path(__file__).parents[2] / "found"
 EVENT = b'{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"ts":1,"dur":1}'
 
-# Seconds of processor time of a refusal, and the most memory of the process (MiB).
+# Seconds of processor time of a refusal, and the most memory it takes beside the libraries (MiB): some take 95, older ones 135.
 _MEASURE = """
 import re, sys, tempfile, time
 from pathlib import Path
 from magneton.transforms.normalize import normalize
+def peak():
+    return int(re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
+before = peak()
 with tempfile.TemporaryDirectory() as out:
     start = time.process_time()
     try:
@@ -31,8 +34,7 @@ with tempfile.TemporaryDirectory() as out:
         print("accepted")
     except Exception as error:
         print(type(error).__name__)
-    peak = re.search(r"VmHWM:\\s*(\\d+)", Path("/proc/self/status").read_text())[1]
-    print(time.process_time() - start, int(peak) / 1024)
+    print(time.process_time() - start, peak() - before)
 """
 
 OTHERS = {
@@ -63,7 +65,7 @@ def test_what_is_no_trace_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     ).stdout.split()
     assert said[0] in ("InputFormatError", "TruncatedInputError")
     assert float(said[1]) < 1.0
-    assert float(said[2]) < 150
+    assert float(said[2]) < 55
 
 
 def test_a_large_member_beside_the_events_is_left_out_with_a_word() -> None:
