@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc
+from magneton.schemas.diffdoc import Amount, DiffDocument, Group, Note, RollupRow, SideDoc
+
+# Notes that come before all numbers: the sides may not be the same work at all.
+_FIRST = frozenset({"different_rank_counts", "low_coverage"})
 
 
 @dataclass
@@ -71,9 +74,11 @@ def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
 
 
 def statements(document: DiffDocument) -> list[str]:
-    """Return what must be said beside the tables: coverage, findings, notes."""
+    """Return what must be said beside the tables: coverage, findings, notes; first what puts all numbers in doubt."""
     coverage = document.coverage
-    lines = [
+    notes = document.comparison.notes
+    lines = [_note(note) for note in notes if note.code in _FIRST]
+    lines += [
         f"Aligned: {_share(coverage.a)} of A's {work_name(document)} and {_share(coverage.b)} of B's lie in regions that have a "
         f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). A pair counts "
         f"if it holds at most {100 * coverage.max_share:.0f} % of a side or is one operator on one side"
@@ -93,7 +98,7 @@ def statements(document: DiffDocument) -> list[str]:
         lines.append("Findings: none; both sides are the same recording.")
     else:
         lines.append(f"Findings: none; no group differs by {gate}.")
-    lines += [f"Note ({note.code}): {note.message}." for note in document.comparison.notes]
+    lines += [_note(note) for note in notes if note.code not in _FIRST]
     for name, side in (("A", document.a), ("B", document.b)):
         outside = side.inventory["n_without_launch"]
         if outside:
@@ -110,6 +115,10 @@ def statements(document: DiffDocument) -> list[str]:
 
 def _share(value: float | None) -> str:
     return "none" if value is None else f"{100 * value:.1f} %"
+
+
+def _note(note: Note) -> str:
+    return f"Note ({note.code}): {note.message}."
 
 
 def _sides(document: DiffDocument) -> Block:
