@@ -14,7 +14,7 @@ from tests.analysis.diff.test_diff import model
 
 import magneton.flows
 from magneton.flows import Diff, Result, Run, Runs, diff, measure, normalize, open_runs, record
-from magneton.schemas.diffdoc import read_diff
+from magneton.schemas.documents.diff import read_diff
 from magneton.schemas.errors import InvalidNameError, MissingDependencyError, NotComparableError, UsageError
 from magneton.schemas.manifest import Workload, read_manifest
 
@@ -204,7 +204,7 @@ def test_tokens_and_batch_are_stored_and_divide(trace: Path, slower: Path, tmp_p
         write_manifest(run.directory, manifest)
         assert read_manifest(run.directory).workload.input_tokens == 64
     per_token = diff(tmp_path / "a", tmp_path / "b", out=tmp_path / "out", per="token").document
-    assert per_token.totals["kernel_ns"].a == pytest.approx(36_000 / 64)
+    assert per_token.totals["time_ns"].a == pytest.approx(36_000 / 64)
     with pytest.raises(NotComparableError):
         diff(trace, slower, out=tmp_path / "out", per="token")
 

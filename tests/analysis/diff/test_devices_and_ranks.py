@@ -8,13 +8,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from magneton.flows.pairs import compare
-from magneton.flows.traces import normalize
-from magneton.schemas.documents.diff import DiffDocument
 from tests.analysis.diff.test_diff import model, run
 from tests.support.kineto import Trace
 
 from magneton.analysis.report.summary import statements
+from magneton.flows.pairs import compare
+from magneton.flows.traces import normalize
+from magneton.schemas.documents.diff import DiffDocument
 from magneton.schemas.manifest import MANIFEST_NAME, Device, read_manifest
 
 FOUND = Path(__file__).resolve().parents[2] / "found"
@@ -101,7 +101,7 @@ def test_two_ranks_against_one_are_said_first(tmp_path: Path) -> None:
         assert first.code == "different_rank_counts"
         assert f"rank 0 alone is a part of {letter}'s work" in first.message
         assert statements(document)[0] == f"Note (different_rank_counts): {first.message}."
-        assert document.totals["kernel_ns"].delta == pytest.approx(15e3 if letter == "A" else -15e3)
+        assert document.totals["time_ns"].delta == pytest.approx(15e3 if letter == "A" else -15e3)
     assert "different_rank_counts" not in codes(compare(two, two, tmp_path / "same").document)
 
 

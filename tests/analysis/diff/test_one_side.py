@@ -12,8 +12,8 @@ from tests.support.small_recording import write_recording
 from magneton.analysis.diff.ledger import ledgers_by_step
 from magneton.analysis.recording import Recording
 from magneton.flows import MagnetonError, Measurement, measure
+from magneton.schemas.documents.measure import Quantity
 from magneton.schemas.errors import InsufficientPowerDataError, UsageError
-from magneton.schemas.measuredoc import Quantity
 
 S = 1_000_000_000
 
