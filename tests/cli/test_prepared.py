@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import multiprocessing
-import os
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -48,7 +47,7 @@ def refuse_in(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     """Let nothing be made in a directory, as if it were read-only (the tests may run as root)."""
     make: Callable[..., str] = tempfile.mkdtemp
 
-    def refusing(*args: str, dir: str | Path, **more: str) -> str:
+    def refusing(*args: str, dir: str | Path, **more: str) -> str:  # noqa: A002 - as in tempfile
         if Path(dir) == directory:
             raise PermissionError(13, "Permission denied", str(dir))
         return make(*args, dir=dir, **more)
@@ -222,6 +221,6 @@ def test_an_output_that_is_taken_stays(run: Path) -> None:
 
 
 def test_nothing_is_left_open(run: Path) -> None:
-    before = len(os.listdir("/proc/self/fd"))
+    before = len(list(Path("/proc/self/fd").iterdir()))
     with_tables(run)
-    assert len(os.listdir("/proc/self/fd")) <= before + 1
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
