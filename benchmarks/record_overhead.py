@@ -33,7 +33,7 @@ from magneton.collectors import Workload, record
 from magneton.collectors.sensors import sample
 from magneton.collectors.torch.profile import TorchProfile
 from magneton.collectors.torch.values_capture import capture_values
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.parquet import read_table
 
 BATCH, TOKENS = 8, 128

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,14 @@ def pytest_configure(config: pytest.Config) -> None:
     """`HYPOTHESIS_PROFILE=long` gives property tests ten minutes instead of a number of examples (CONTRIBUTING.md)."""
     if os.environ.get("HYPOTHESIS_PROFILE") == "long":
         config.pluginmanager.register(Longer(float(os.environ.get("MAGNETON_FUZZ_SECONDS", "600"))))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Keep tables that are made on the way out of the user's cache, and those of another checkout out of the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(scope="session")

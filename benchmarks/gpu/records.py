@@ -94,7 +94,7 @@ def values(lab: Lab) -> dict[str, Any]:
 def normalised(lab: Lab) -> dict[str, Any]:
     """Normalise what was recorded and diff it: what kernels there are, and that energies add up."""
     from magneton.analysis.energy.attribute import attribute
-    from magneton.flows.normalize import normalize
+    from magneton.flows.traces import normalize
 
     found: dict[str, Any] = {}
     for path in lab.kept.get("recordings", ()):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from magneton.analysis.query import Recordings
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 
 # file below traces/: kernels, device activities, ms of kernels, of kernels with an operator, of any activity (each instant once)
 FACTS = {

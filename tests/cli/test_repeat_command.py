@@ -15,8 +15,8 @@ from magneton.analysis.energy.repeats.regions import DEFAULT_TIMES, MAX_TIMES, R
 from magneton.analysis.recording import Recording
 from magneton.cli.app import main
 from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
-from magneton.flows.normalize import normalize
 from magneton.flows.repeat import sensor_of, window_for
+from magneton.flows.traces import normalize
 from magneton.schemas.errors import InsufficientRepeatsError
 from magneton.schemas.run_tables import RUN_TABLES
 

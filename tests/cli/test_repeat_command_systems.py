@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 
 pytestmark = pytest.mark.systems
 

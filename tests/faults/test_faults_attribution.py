@@ -20,7 +20,7 @@ from magneton.analysis.energy.measure.power import PowerCurve, power_curve
 from magneton.analysis.energy.measure.result import Window, need_coverage
 from magneton.analysis.energy.measure.serving import Request, ServingEnergy, Span, serving_energy, span_energies
 from magneton.analysis.energy.measure.totals import series_of
-from magneton.flows.diff import DiffSettings, compare
+from magneton.flows.pairs import DiffSettings, compare
 from magneton.schemas.errors import NotComparableError
 
 GPU = {0: "GPU-aaaa"}

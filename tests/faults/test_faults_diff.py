@@ -27,9 +27,9 @@ from tests.support.fault_cases import (
 from tests.support.kineto import Trace
 from tests.support.normalized import Normalizer
 
-from magneton.flows.diff import DiffSettings, Published, compare
 from magneton.flows.extras import ExtraFiles
-from magneton.flows.normalize import normalize
+from magneton.flows.pairs import DiffSettings, Published, compare
+from magneton.flows.traces import normalize
 from magneton.schemas.diffdoc import Amount, DiffDocument
 from magneton.schemas.errors import EXIT_BAD_INPUT, NotComparableError
 

@@ -20,8 +20,8 @@ from tests.support.power_cases import S, of_kernel, over, run_json
 from magneton.analysis.energy.measure.devices import DeviceMap, map_devices
 from magneton.analysis.energy.measure.result import EnergyResult, need_coverage, sum_results
 from magneton.analysis.energy.measure.totals import series_of
-from magneton.flows.diff import DiffSettings, compare
-from magneton.flows.normalize import ExtraFiles, normalize
+from magneton.flows.pairs import DiffSettings, compare
+from magneton.flows.traces import ExtraFiles, normalize
 from magneton.schemas.errors import ClockAlignmentError, InsufficientPowerDataError
 
 # --- 41 between samples ----------------------------------------------------------------------------------------------------

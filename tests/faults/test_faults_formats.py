@@ -9,7 +9,7 @@ import pytest
 from tests.support.fault_cases import Case, Context, capture, equal, params
 from tests.support.normalized import Normalizer
 
-from magneton.flows.normalize import ExtraFiles, normalize
+from magneton.flows.traces import ExtraFiles, normalize
 from magneton.schemas.errors import MagnetonError
 from magneton.transforms.job import NormalizeOptions
 

@@ -17,7 +17,7 @@ from tests.support.normalized import Normalizer
 
 from magneton.analysis.query import Recordings
 from magneton.cli.app import main
-from magneton.flows.diff import compare
+from magneton.flows.pairs import compare
 from magneton.schemas import errors, versions
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.run_tables import RUN_TABLES

@@ -15,7 +15,7 @@ from tests.support.power_cases import S, accept_powered, books_balance, codes, e
 from magneton.analysis.energy.measure.integrate import counter_deltas
 from magneton.analysis.energy.measure.result import EnergyResult, Window, need_coverage
 from magneton.analysis.energy.measure.totals import device_energy, series_of
-from magneton.flows.normalize import ExtraFiles, NormalizeOptions, normalize
+from magneton.flows.traces import ExtraFiles, NormalizeOptions, normalize
 from magneton.schemas.errors import ClockAlignmentError
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.registry import read_power

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.errors import InputFormatError, UnsupportedCompressionError
 from magneton.schemas.parquet import read_table
 from magneton.transforms.linking.steps import parse

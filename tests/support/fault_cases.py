@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.support.normalized import Normalizer, Run
 
-from magneton.flows.normalize import ExtraFiles
+from magneton.flows.traces import ExtraFiles
 from magneton.schemas import errors
 from magneton.transforms.job import NormalizeOptions
 

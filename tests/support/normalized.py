@@ -10,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from magneton.flows.normalize import ExtraFiles, normalize
+from magneton.flows.traces import ExtraFiles, normalize
 from magneton.schemas.manifest import Manifest
 from magneton.schemas.parquet import read_table
 from magneton.transforms.job import NormalizeOptions

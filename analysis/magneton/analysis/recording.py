@@ -47,7 +47,11 @@ class Recording:
             raise InputNotFoundError(
                 "holds no tables", path=directory, remedy="run `magneton normalize` on it, or give its raw traces"
             )
-        return cls(directory, manifest)
+        recording = cls(directory, manifest)
+        # Tables may have been made later than the manifest, from files that turned out to be cut off.
+        cut_off = pc.any(recording.table("captures")["incomplete"]).as_py()
+        manifest.incomplete = manifest.incomplete or bool(cut_off)
+        return recording
 
     def expect(self, *needs: Needs) -> None:
         """Say which columns of which tables will be asked for.

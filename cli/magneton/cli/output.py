@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import datetime
-import decimal
-import math
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -15,11 +11,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from rich import box
 from rich.console import Console
-from rich.table import Table as RichTable
 from rich.text import Text
 
+from magneton.analysis.report.summary import Block
+from magneton.flows.display import plain, rich_table, text_of
 from magneton.schemas.errors import printable
 from magneton.schemas.files import publish_file
 
@@ -33,26 +29,6 @@ class Rows(Protocol):
         """Yield record batches."""
 
 
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: whole decimals as integers, bytes in base64, NaN and infinity as null."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, decimal.Decimal):
-        # Raw, because JSON numbers have no size and Python's encoder stops at 64 bits.
-        return msgspec.Raw(format(value, "f").encode())
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, datetime.datetime | datetime.date | datetime.time):
-        return value.isoformat()
-    if isinstance(value, dict):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple) and not isinstance(value, pa.MonthDayNano):
-        return [_plain(v) for v in value]
-    if value is None or isinstance(value, str | bool | int):
-        return value
-    return str(value)
-
-
 def _records(batch: pa.RecordBatch) -> Iterable[tuple[Any, ...]]:
     return zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
@@ -63,7 +39,7 @@ def _stdout() -> IO[bytes]:
 
 def write_document(document: Any) -> None:
     """Write one JSON document to stdout, indented."""
-    _stdout().write(msgspec.json.format(msgspec.json.encode(_plain(document)), indent=2) + b"\n")
+    _stdout().write(msgspec.json.format(msgspec.json.encode(plain(document)), indent=2) + b"\n")
 
 
 def _is_plain(kind: pa.DataType) -> bool:
@@ -87,8 +63,7 @@ def write_json(rows: Rows) -> int:
         if not batch.num_rows:
             continue
         columns = [
-            column.to_pylist() if _is_plain(column.type) else map(_plain, column.to_pylist())
-            for column in batch.columns
+            column.to_pylist() if _is_plain(column.type) else map(plain, column.to_pylist()) for column in batch.columns
         ]
         lines = encoder.encode_lines([dict(zip(names, record, strict=True)) for record in zip(*columns, strict=True)])
         out.write(b",\n" if count else b"\n")
@@ -97,16 +72,6 @@ def write_json(rows: Rows) -> int:
         count += batch.num_rows
     out.write(b"\n]\n" if count else b"]\n")
     return count
-
-
-def _text(value: Any) -> str | None:
-    """Return a value that is no number, truth value or text as CSV has it."""
-    if value is None:
-        return None
-    if isinstance(value, decimal.Decimal):
-        return format(value, "f")
-    plain = _plain(value)
-    return plain if isinstance(plain, str) else msgspec.json.encode(plain).decode()
 
 
 def _cells(column: pa.Array) -> pa.Array:
@@ -119,7 +84,7 @@ def _cells(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(column.type) or pa.types.is_boolean(column.type) or pa.types.is_floating(column.type):
         return pc.fill_null(column.cast(pa.string()), "")
     if not pa.types.is_string(column.type):
-        column = pa.array(map(_text, column.to_pylist()), pa.string())
+        column = pa.array(map(text_of, column.to_pylist()), pa.string())
     quoted = pc.binary_join_element_wise('"', pc.replace_substring(column, '"', '""'), '"', "")
     needed = pc.match_substring_regex(column, r'[",\r\n]|^$|^\s|\s$')
     return pc.fill_null(pc.if_else(needed, quoted, column), "")
@@ -150,16 +115,6 @@ def write_parquet(rows: Rows, path: Path, *, overwrite: bool) -> int:
             writer.write_batch(batch)
             count += batch.num_rows
     return count
-
-
-def _shown(value: Any) -> Text:
-    if value is None:
-        return Text("NULL", style="dim")
-    if isinstance(value, bool):
-        return Text("true" if value else "false")
-    if isinstance(value, float):
-        return Text(f"{value:.6g}")
-    return Text(printable(value if isinstance(value, str) else _text(value)))
 
 
 class _Stdout(Console):
@@ -194,18 +149,19 @@ def show_table(
         title: a line above the table.
     """
     console = stdout_console()
-    table = RichTable(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold", show_header=any(names))
-    numbers, texts = set(right), set(wrap)
-    for name in names:
-        justify: Any = "right" if name in numbers else "left"
-        # A long name without a blank is broken rather than cut: its end tells it from its neighbours.
-        how: Any = "fold" if name in texts else "ellipsis"
-        table.add_column(Text(printable(name)), justify=justify, overflow=how, no_wrap=name not in texts)
-    for record in records:
-        table.add_row(*map(_shown, record))
+    table = rich_table(names, records, right=right, wrap=wrap)
     if title is not None:
         console.print(Text(printable(title), style="bold"))
     console.print(table)
+
+
+def show_blocks(blocks: Iterable[Block]) -> None:
+    """Show tables for people, each with its title and its remark."""
+    for block in blocks:
+        if block.names:
+            show_table(block.names, block.rows, right=block.right, wrap=block.wrap, title=block.title or None)
+        if block.remark:
+            show_text(printable(block.remark))
 
 
 def show_text(text: str) -> None:

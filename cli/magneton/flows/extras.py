@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from magneton.schemas.checks import need_whole
 from magneton.schemas.clocks import anchors_from_readings
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, UsageError
 from magneton.schemas.manifest import ClockAnchor, Workload
@@ -39,6 +40,10 @@ class ExtraFiles:
     options: PowerOptions = field(default_factory=PowerOptions)
     anchors: Path | None = None
     bench_index: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.bench_index is not None:
+            need_whole("bench_index", self.bench_index)
 
 
 _UNITS = (("ns", 0), ("us", 3), ("µs", 3), ("ms", 6), ("s", 9), ("", 9))

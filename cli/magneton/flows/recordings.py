@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import msgspec
 
 from magneton.analysis.query import OpenRun, Recordings, Result
 from magneton.analysis.recording import TABLES_DIR
+from magneton.analysis.report.summary import Block
 from magneton.schemas.columns import Table
 from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.manifest import MANIFEST_NAME, read_manifest
@@ -18,7 +20,7 @@ from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.views.columns import DIFF_COLUMN, RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
 
-__all__ = ["OpenRun", "Recordings", "Result", "catalog", "describe"]
+__all__ = ["OpenRun", "Recordings", "Result", "catalog", "describe", "facts"]
 
 
 def describe(directory: Path) -> dict[str, Any]:
@@ -45,6 +47,39 @@ def describe(directory: Path) -> dict[str, Any]:
             "captures": _records(opened, "SELECT * EXCLUDE (run) FROM captures ORDER BY capture, rank"),
             "health": _records(opened, "SELECT * EXCLUDE (run) FROM health ORDER BY capture, rank, kind DESC, code"),
         }
+
+
+def facts(document: dict[str, Any]) -> list[Block]:
+    """Return what ``describe`` says of a recording as tables for people."""
+    manifest = document["manifest"]
+    workload = {k: v for k, v in manifest.get("workload", {}).items() if not isinstance(v, dict)}
+    devices = Counter(d.get("name") or "unnamed" for d in manifest.get("devices", []))
+    known = {
+        "run id": manifest["run_id"],
+        "directory": document["directory"],
+        "recorded by": manifest.get("tool"),
+        "system": manifest.get("system", {}).get("name"),
+        "devices": ", ".join(f"{n} x {name}" if n > 1 else str(name) for name, n in devices.items()) or None,
+        "workload": ", ".join(f"{k} {v}" for k, v in workload.items()) or None,
+        "incomplete": "yes: totals are lower bounds" if manifest.get("incomplete") else None,
+    }
+    rows = [[k, v] for k, v in known.items() if v is not None]
+    found = [Block(str(manifest["label"]), ["", ""], rows, wrap={""})]
+    files = [[f["name"], f.get("role", "primary"), f["size_bytes"]] for f in manifest.get("files", [])]
+    files = [f for f in files if f[1] != "derived"]
+    if files:
+        found.append(Block("", ["file", "role", "bytes"], files, right={"bytes"}))
+    if document["tables"] is None:
+        return [*found, Block("", [], [], remark="No tables yet: they are made when they are first needed.")]
+    names = ["capture", "rank", "kind", "source_format", "n_raw", "n_kept", "n_merged", "n_ignored", "n_quarantined"]
+    captures = [[c[n] for n in names] for c in document["captures"]]
+    found.append(Block("", names, captures, right={n for n in names if n.startswith("n_")} | {"rank"}))
+    found.append(Block("", ["table", "rows"], [[k, v] for k, v in document["tables"].items() if v], right={"rows"}))
+    if document["health"]:
+        names = ["capture", "rank", "kind", "code", "count", "message"]
+        rows = [[h[n] for n in names] for h in document["health"]]
+        found.append(Block("", names, rows, right={"rank", "count"}, wrap={"message"}))
+    return found
 
 
 def _records(opened: Recordings, sql: str) -> list[dict[str, Any]]:

@@ -24,7 +24,8 @@ from magneton.collectors.attach.request import SYSTEMS, Answer, Region, RegionRe
 from magneton.collectors.replay.windows import NotRepeatableError
 from magneton.collectors.sensors.discover import SENSORS, open_sensors
 from magneton.collectors.sensors.survey import survey
-from magneton.flows.normalize import normalize
+from magneton.flows.prepared import with_tables
+from magneton.schemas.checks import need_number, need_whole
 from magneton.schemas.errors import (
     InputNotFoundError,
     InsufficientRepeatsError,
@@ -34,7 +35,7 @@ from magneton.schemas.errors import (
     UsageError,
 )
 from magneton.schemas.files import publish_file
-from magneton.schemas.manifest import MANIFEST_NAME, encode_json
+from magneton.schemas.manifest import encode_json
 from magneton.schemas.parquet import read_table
 
 __all__ = ["RepeatSettings", "repeat_program"]
@@ -50,7 +51,7 @@ _SYSTEM_NAME = re.compile(rf"(?P<system>{'|'.join(SYSTEMS)}):(?P<name>[^:].*)")
 
 @dataclass(frozen=True)
 class RepeatSettings:
-    """How operators are repeated.
+    """How operators are repeated. A value that makes no sense raises ``UsageError``.
 
     Attributes:
         times: r; None: from the recording's times and the sensor's update period, for each region.
@@ -73,6 +74,15 @@ class RepeatSettings:
     sensors: Sequence[str] | None = None
     output_to_stderr: bool = False
     report: Callable[[str], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        need_whole("rounds", self.rounds, least=2)
+        need_whole("warmup_steps", self.warmup_steps, least=1)
+        for name, value, least in (("times", self.times, 2), ("copies", self.copies, 1)):
+            if value is not None:
+                need_whole(name, value, least=least)
+        if self.window_s is not None:
+            need_number("window_s", self.window_s, least=0.001)
 
 
 def repeat_program(
@@ -112,7 +122,7 @@ def repeat_program(
     elsewhere = _of_another_system(names, alone=settings.alone)
     with tempfile.TemporaryDirectory(prefix="magneton-") as folder:
         scratch = Path(folder)
-        recording = _opened(run, scratch / "run")
+        recording = Recording.open(with_tables(run, settings.report))
         known = [] if elsewhere else find_regions(recording, names)
         period_s, reach_s = sensor_of(settings.sensors)
         chosen = [times_for(region, period_s, reach_s) for region in known]
@@ -170,15 +180,6 @@ def _check_output(out: Path, *, overwrite: bool) -> None:
         raise OutputExistsError("already exists", path=out, remedy="choose another output or pass --force")
     if not out.parent.is_dir():
         raise InputNotFoundError("no such directory", path=out.parent)
-
-
-def _opened(run: Path, scratch: Path) -> Recording:
-    if not run.exists():
-        raise InputNotFoundError("no such file or directory", path=run)
-    if not ((run / MANIFEST_NAME).is_file() and (run / "tables" / "captures.parquet").is_file()):
-        normalize([run], scratch, keep_raw=False)
-        return Recording.open(scratch)
-    return Recording.open(run)
 
 
 def sensor_of(names: Sequence[str] | None) -> tuple[float | None, float]:

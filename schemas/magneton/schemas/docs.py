@@ -23,6 +23,7 @@ from magneton.schemas.diff_tables import DIFF_TABLES
 from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
 from magneton.schemas.files import atomic_write
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest
+from magneton.schemas.measuredoc import MeasureDocument
 from magneton.schemas.run_tables import RUN_TABLES
 from magneton.schemas.versions import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
 from magneton.schemas.views.columns import RUN_COLUMN
@@ -41,6 +42,11 @@ DOCUMENTS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
         DiffDocument,
         "What a diff found: the only input of reports, gates and verification. Beside it lie `regions.parquet`, "
         "`matches.parquet` and `findings.parquet`. It is written last; sides are called A and B.",
+    ),
+    (
+        "What `measure` returns",
+        MeasureDocument,
+        "What a step of one recording takes: `magneton.flows.measure(run).to_dict()`. It is not written to a file.",
     ),
 )
 

@@ -16,9 +16,9 @@ from tests.support.kineto import Trace
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
 from magneton.analysis.diff.regions import build
-from magneton.flows.diff import DiffSettings, Published, compare
 from magneton.flows.extras import ExtraFiles
-from magneton.flows.normalize import normalize
+from magneton.flows.pairs import DiffSettings, Published, compare
+from magneton.flows.traces import normalize
 from magneton.schemas.diffdoc import DiffDocument, read_diff
 from magneton.schemas.errors import (
     InputFormatError,

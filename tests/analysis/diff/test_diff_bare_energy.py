@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 import pytest
 from tests.analysis.diff.test_diff import powered
 
-from magneton.flows.diff import DiffSettings, compare
+from magneton.flows.pairs import DiffSettings, compare
 from magneton.schemas.diffdoc import DiffDocument
 from magneton.schemas.errors import InsufficientPowerDataError
 from magneton.schemas.parquet import read_table, write_table

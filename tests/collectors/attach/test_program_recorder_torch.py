@@ -20,7 +20,7 @@ pytestmark = pytest.mark.torch
 from magneton.collectors import Workload, record  # noqa: E402
 from magneton.collectors.recording.knobs import environment_knobs, model_knobs, torch_knobs  # noqa: E402
 from magneton.collectors.recording.program import NO_SECOND, modules_in  # noqa: E402
-from magneton.flows.normalize import normalize  # noqa: E402
+from magneton.flows.traces import normalize  # noqa: E402
 from magneton.schemas.errors import InputFormatError, UsageError  # noqa: E402
 from magneton.schemas.manifest import Manifest, read_manifest  # noqa: E402
 from magneton.schemas.parquet import read_table, write_table  # noqa: E402
@@ -120,7 +120,7 @@ def test_the_tables_of_such_a_recording(recorded: Path, tmp_path: Path) -> None:
 
 
 def options_overwrite() -> Any:
-    from magneton.flows.normalize import NormalizeOptions
+    from magneton.flows.traces import NormalizeOptions
 
     return NormalizeOptions(overwrite=True)
 

@@ -17,7 +17,7 @@ from tests.support.value_capture import Seen, randn, seen  # noqa: E402
 
 from magneton.collectors import Workload, record  # noqa: E402
 from magneton.collectors.torch.values_capture import capture_values, current, mark, perturbed, record_values  # noqa: E402
-from magneton.flows.diff import DiffSettings, compare  # noqa: E402
+from magneton.flows.pairs import DiffSettings, compare  # noqa: E402
 
 # -- training
 

@@ -19,7 +19,7 @@ from magneton.analysis.energy.measure.totals import device_energy
 from magneton.collectors.recording.writer import RecordingWriter
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.sensors.discover import POWERCAP_VARIABLE
-from magneton.flows.normalize import normalize
+from magneton.flows.traces import normalize
 from magneton.schemas.errors import SchemaVersionError
 from magneton.schemas.manifest import Capture, System, Workload, read_manifest
 from magneton.schemas.parquet import read_table, write_table

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from magneton.schemas.checks import need_number, need_whole
 from magneton.schemas.manifest import Workload
 from magneton.schemas.raw_paths import capture_folder, extra_folder
 from magneton.transforms.inputs import RawFile
@@ -23,14 +24,14 @@ from magneton.transforms.staging.stage import Stage
 
 PROFILE = "profile"
 GRAPH_CAPTURE = "graph_capture"
-DEFAULT_MEMORY_MB = 128
+DEFAULT_MEMORY_MB, MIN_MEMORY_MB = 128, 64
 
 Progress = Callable[[str, int, int | None], None]
 
 
 @dataclass(frozen=True)
 class NormalizeOptions:
-    """How to normalise.
+    """How to normalise. A value that makes no sense raises ``UsageError``.
 
     Attributes:
         label: name of the run for people; default: the name of the first input.
@@ -55,6 +56,13 @@ class NormalizeOptions:
     ratio_floor_bytes: int = Limits.ratio_floor_bytes
     memory_limit_mb: int = DEFAULT_MEMORY_MB
     progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        need_whole("max_event_dur_ns", self.max_event_dur_ns, least=0)
+        need_whole("max_decompressed_bytes", self.max_decompressed_bytes, least=0)
+        need_number("max_ratio", self.max_ratio, least=1)
+        need_whole("ratio_floor_bytes", self.ratio_floor_bytes, least=0)
+        need_whole("memory_limit_mb", self.memory_limit_mb, least=MIN_MEMORY_MB)
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,15 @@ def normalize(
     return manifest
 
 
+def trace_files(paths: Sequence[Path]) -> list[Path]:
+    """Return the files that ``normalize`` would read for these inputs.
+
+    Raises:
+        InputNotFoundError, InputFormatError: an input is not there, or no trace in a format we read.
+    """
+    return [file.path for file in _find(paths, PROFILE, Limits(), [])]
+
+
 def _find(paths: Sequence[Path], kind: str, limits: Limits, notes: list[str]) -> list[CaptureFile]:
     """Return the files to read; in folders, files of no known format are left out and noted."""
     found = []

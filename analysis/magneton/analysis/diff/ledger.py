@@ -6,6 +6,7 @@ Processors, memory, GPUs and meters are counted apart and never added up: a mete
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +14,7 @@ import pyarrow.compute as pc
 
 from magneton.analysis.diff.bare_energy import BARE_STEP
 from magneton.analysis.energy.attribute import best_series, is_simulated
-from magneton.analysis.energy.measure.result import Window, sum_results
+from magneton.analysis.energy.measure.result import EnergyResult, Window, sum_results
 from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.diffdoc import LedgerDoc
@@ -21,6 +22,8 @@ from magneton.schemas.diffdoc import LedgerDoc
 _STEP_COLUMNS = ("ts_ns", "dur_ns", "rank", "kind")
 # What ``ledgers`` asks of a recording.
 NEEDS: Needs = {"steps": _STEP_COLUMNS, "power": None}
+# A step with fewer readings in it has an energy that is mostly its neighbours'.
+_LEAST_READINGS = 3
 
 
 def ledgers(recording: Recording, rank: int, used: Sequence[dict[str, Any]]) -> list[LedgerDoc]:
@@ -34,6 +37,23 @@ def ledgers(recording: Recording, rank: int, used: Sequence[dict[str, Any]]) -> 
         rank: rank whose steps count.
         used: rows of ``steps`` that are compared.
     """
+    return [ledger for ledger, _, _ in _found(recording, rank, used)]
+
+
+def ledgers_by_step(
+    recording: Recording, rank: int, used: Sequence[dict[str, Any]]
+) -> list[tuple[LedgerDoc, list[float] | None]]:
+    """Return each of the ``ledgers`` with the energy from the begin of every step to that of the next, J.
+
+    The energies are NULL where the sensor is too slow to tell the steps apart.
+    """
+    return [(ledger, _by_step(series, steps)) for ledger, series, steps in _found(recording, rank, used)]
+
+
+def _found(
+    recording: Recording, rank: int, used: Sequence[dict[str, Any]]
+) -> list[tuple[LedgerDoc, list[SensorSeries], pa.Table]]:
+    """Return each ledger with the readings and the steps it is made of."""
     power = recording.table("power")
     steps = recording.of_rank("steps", rank, _STEP_COLUMNS)
     steps = steps.filter(pc.and_(pc.is_valid(steps["ts_ns"]), pc.is_valid(steps["dur_ns"])))
@@ -56,7 +76,7 @@ def ledgers(recording: Recording, rank: int, used: Sequence[dict[str, Any]]) -> 
         for chosen in (bare, profiled):
             one = _ledger(kind, by_kind[kind], chosen, simulated) if chosen.num_rows else None
             if one is not None:
-                found.append(one)
+                found.append((one, by_kind[kind], chosen))
                 break
     return found
 
@@ -85,3 +105,26 @@ def _ledger(kind: str, series: list[SensorSeries], steps: pa.Table, simulated: b
         simulated=simulated,
         warnings=sorted(total.warnings),
     )
+
+
+def _by_step(series: list[SensorSeries], steps: pa.Table) -> list[float] | None:
+    """Return the energy of each step up to the next, J; NULL where one is not covered or holds too few readings."""
+    rows = sorted(zip(steps["ts_ns"].to_pylist(), steps["dur_ns"].to_pylist(), strict=True))
+    edges = [start for start, _ in rows] + [max(start + length for start, length in rows)]
+    energies = []
+    for start, end in pairwise(edges):
+        window = Window(start, end)
+        joules = 0.0
+        for device in {s.device_id for s in series}:
+            best = best_series([s for s in series if s.device_id == device], window)
+            if best is None or not _resolved(best[1]):
+                return None
+            joules += best[1].value_j or 0.0
+        energies.append(joules)
+    return energies
+
+
+def _resolved(found: EnergyResult) -> bool:
+    """Say whether a window is long enough for what its readings look back on, and holds enough of them."""
+    trusted = found.min_window_for_trust_s is None or (found.window_s or 0.0) >= found.min_window_for_trust_s
+    return found.value_j is not None and not found.partial and trusted and found.n_samples_inside >= _LEAST_READINGS

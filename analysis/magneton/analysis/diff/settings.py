@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Integral, Real
-from typing import Any
 
+from magneton.schemas.checks import need_number, need_one_of, need_whole
 from magneton.schemas.errors import UsageError
 
 # What times can be divided by.
 UNITS = ("step", "sample", "token")
+_MAY_BE_UNSET = {"idle_power_a", "idle_power_b", "skip_steps", "rank"}
 
 
 @dataclass(frozen=True)
@@ -45,41 +45,22 @@ class DiffSettings:
     idle_power_b: float | None = None
 
     def __post_init__(self) -> None:
-        if self.per not in UNITS:
-            raise UsageError(f"per is {self.per!r}", remedy=f"give one of {', '.join(UNITS)}")
-        self._need_number("threshold_percent", above=0.0, most=math.inf)
-        self._need_number("min_share_percent", least=0.0, most=100.0)
-        self._need_number("min_power_coverage", least=0.0, most=1.0)
-        for name in ("idle_power_a", "idle_power_b"):
-            if getattr(self, name) is not None:
-                self._need_number(name, least=0.0, most=math.inf)
-        for name in ("skip_steps", "rank"):
-            if getattr(self, name) is not None:
-                self._need_count(name)
+        need_one_of("per", self.per, UNITS)
+        self._set("threshold_percent", need_number, above=0.0)
+        self._set("min_share_percent", need_number, least=0.0, most=100.0)
+        self._set("min_power_coverage", need_number, least=0.0, most=1.0)
+        self._set("idle_power_a", need_number, least=0.0)
+        self._set("idle_power_b", need_number, least=0.0)
+        self._set("skip_steps", need_whole, least=0)
+        self._set("rank", need_whole, least=0)
         if self.skip_steps and self.all_steps:
             raise UsageError(
                 f"skip_steps is {self.skip_steps} and all_steps is set",
                 remedy="give one of them: they exclude each other",
             )
 
-    def _need_number(self, name: str, *, most: float, least: float = -math.inf, above: float = -math.inf) -> None:
-        """Keep a setting as a float, or refuse what is no finite number between the bounds."""
+    def _set(self, name: str, check: Callable[..., float], **bounds: float) -> None:
+        """Keep a setting as a number of Python (those of NumPy cannot be written as JSON), or refuse it."""
         value = getattr(self, name)
-        if _is_a(Real, value) and math.isfinite(value) and least <= value <= most and value > above:
-            object.__setattr__(self, name, float(value))
-            return
-        low = f"above {above:g}" if above > -math.inf else f"at least {least:g}"
-        high = "finite" if most == math.inf else f"at most {most:g}"
-        raise UsageError(f"{name} is {value!r}", remedy=f"give a number, {low} and {high}")
-
-    def _need_count(self, name: str) -> None:
-        """Keep a setting as an int, or refuse what is no whole number from 0 on."""
-        value = getattr(self, name)
-        if not _is_a(Integral, value) or value < 0:
-            raise UsageError(f"{name} is {value!r}", remedy="give a whole number, at least 0")
-        object.__setattr__(self, name, int(value))
-
-
-def _is_a(kind: type[Any], value: object) -> bool:
-    """Tell whether a value is a number of a kind; truth values are none."""
-    return isinstance(value, kind) and not isinstance(value, bool)
+        if value is not None or name not in _MAY_BE_UNSET:
+            object.__setattr__(self, name, check(name, value, **bounds))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from magneton.schemas.diffdoc import Amount, DiffDocument, Group, RollupRow, SideDoc
 
@@ -13,7 +14,7 @@ class Block:
 
     title: str
     names: list[str]
-    rows: list[list[str]]
+    rows: list[list[Any]]
     right: set[str] = field(default_factory=set)
     wrap: set[str] = field(default_factory=set)
     remark: str | None = None

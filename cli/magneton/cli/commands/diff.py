@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 
 from magneton.cli.console import Verbose
@@ -21,15 +20,15 @@ def diff(
     per: Annotated[str, typer.Option(metavar="UNIT", help="Divide times by: step, sample or token.")] = "step",
     threshold: Annotated[float, typer.Option(help="Difference in percent from which a group is a finding.")] = 10.0,
     skip_steps: Annotated[
-        int | None, typer.Option(min=0, help="Leave out this many leading steps instead of judging warm-up by time.")
+        int | None, typer.Option(help="Leave out this many leading steps instead of judging warm-up by time.")
     ] = None,
     all_steps: Annotated[bool, typer.Option("--all-steps", help="Leave out no step.")] = False,
-    rank: Annotated[int | None, typer.Option(min=0, help="Rank to compare (default: the lowest both have).")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank to compare (default: the lowest both have).")] = None,
     energy: Annotated[
         bool, typer.Option("--energy/--no-energy", help="Share out the energy of recordings with a power log.")
     ] = True,
     min_power_coverage: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="Least share of the time that power samples must cover.")
+        float, typer.Option(help="Least share of the time that power samples must cover, from 0 to 1.")
     ] = 0.9,
     idle_power_a: Annotated[
         float | None,
@@ -44,14 +43,14 @@ def diff(
 ) -> None:
     """Line up two recordings by what they do and show where their time differs, region by region.
 
-    Inputs are recordings, or bare traces (files, or folders with one trace per rank), which are normalised on the way. The
-    output directory holds diff.json, regions, matches and findings as Parquet, and report.md; an earlier diff there is
-    replaced. Recordings that did not do the same work are refused.
+    Inputs are recordings, or bare traces (files, or folders with one trace per rank). What has no tables gets them on the way:
+    beside the recording, or in a cache directory; a note says where. The output directory holds diff.json,
+    regions, matches and findings as Parquet, and report.md; an earlier diff there is replaced. Recordings that did not do the same work are refused.
     """
-    from magneton.analysis.report.summary import blocks, statements
     from magneton.cli import output
     from magneton.cli.console import note, working
-    from magneton.flows.diff import DiffSettings, compare
+    from magneton.flows import DiffSettings
+    from magneton.flows import diff as run
     from magneton.schemas.errors import printable
 
     settings = DiffSettings(
@@ -65,19 +64,21 @@ def diff(
         idle_power_a=idle_power_a,
         idle_power_b=idle_power_b,
     )
+    said: list[str] = []
     with working("comparing") as show:
         task = show.task_ids[0]
-        published = compare(
-            run_a, run_b, out, settings, progress=lambda text: show.update(task, description=printable(text))
+        found = run(
+            run_a,
+            run_b,
+            settings,
+            out=out,
+            progress=lambda text: show.update(task, description=printable(text)),
+            report=said.append,
         )
+    for line in said:
+        note(line)
     if as_json:
-        output.write_document(msgspec.to_builtins(published.document))
+        output.write_document(found.to_dict())
     else:
-        for block in blocks(published.document, top):
-            output.show_table(block.names, block.rows, right=block.right, wrap=block.wrap, title=block.title)
-            if block.remark:
-                output.show_text(block.remark)
-            output.show_text("")
-        for line in statements(published.document):
-            output.show_text(printable(line))
-    note(f"written: {published.directory} (diff.json, report.md, regions, matches, findings)")
+        output.show_blocks(found.blocks(top))
+    note(f"written: {found.directory} (diff.json, report.md, regions, matches, findings)")

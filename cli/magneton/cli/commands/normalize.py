@@ -17,7 +17,16 @@ def normalize(
             metavar="TRACE", help="Trace files of one job, one per rank, or a folder of them; or a recording."
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="RUN", help="Directory to write.", show_default=False)],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="RUN",
+            help="Directory to write; without it a recording is normalised where it lies.",
+            show_default=False,
+        ),
+    ] = None,
     label: Annotated[
         str | None,
         typer.Option("--label", metavar="TEXT", help="What to call the run (default: from the first input)."),
@@ -77,17 +86,15 @@ def normalize(
     allow_truncated: Annotated[
         bool, typer.Option("--allow-truncated", help="Keep what can be read of a file that stops in the middle.")
     ] = False,
-    max_event_days: Annotated[
-        float, typer.Option(min=0, metavar="DAYS", help="Set events longer than this aside.")
-    ] = 7.0,
+    max_event_days: Annotated[float, typer.Option(metavar="DAYS", help="Set events longer than this aside.")] = 7.0,
     max_decompressed_gib: Annotated[
-        float, typer.Option(min=0, metavar="GIB", help="Refuse a file that decompresses to more than this.")
+        float, typer.Option(metavar="GIB", help="Refuse a file that decompresses to more than this.")
     ] = 64.0,
     max_ratio: Annotated[
-        float, typer.Option(min=1, metavar="N", help="Refuse a file that decompresses to more than N times its size.")
+        float, typer.Option(metavar="N", help="Refuse a file that decompresses to more than N times its size.")
     ] = 200.0,
     memory_limit_mib: Annotated[
-        int, typer.Option(min=64, metavar="MIB", help="Room for staged events before they are spilled to disk.")
+        int, typer.Option(metavar="MIB", help="Room for staged events before they are spilled to disk.")
     ] = 256,
     as_json: Annotated[bool, typer.Option("--json", help="Write what `magneton info --json` says of RUN.")] = False,
     verbose: Verbose = 0,
@@ -95,19 +102,20 @@ def normalize(
     """Turn traces into a recording: a directory with Parquet tables, a manifest and the traces themselves.
 
     The format of a file is found by looking into it, whatever it is called; gzip and zstd are opened on the way. Every event is
-    kept, merged into another row, ignored as empty or set aside with a reason, and the counts are shown. A recording whose tables
-    were deleted is normalised again from the raw files it holds. An earlier recording at RUN is replaced only with
+    kept, merged into another row, ignored as empty or set aside with a reason, and the counts are shown. A recording is
+    normalised from the raw files it holds, which makes its tables anew. An earlier recording at RUN is replaced only with
     --force, and only once the new one is complete.
     """
     from magneton.cli import output
-    from magneton.cli.commands.info import show
-    from magneton.flows.extras import ExtraFiles, parse_offset
-    from magneton.flows.normalize import NormalizeOptions
-    from magneton.flows.normalize import normalize as run
-    from magneton.flows.recordings import describe
+    from magneton.flows import ExtraFiles, NormalizeOptions, PowerOptions
+    from magneton.flows import normalize as run
+    from magneton.flows.extras import parse_offset
+    from magneton.schemas.checks import need_number
     from magneton.schemas.errors import printable
-    from magneton.transforms.power.log import PowerOptions
 
+    # The library has them in ns and bytes, into which what is no number cannot be converted.
+    need_number("max_event_days", max_event_days, least=0)
+    need_number("max_decompressed_gib", max_decompressed_gib, least=0)
     reading = PowerOptions(
         clock=clock, tz=tz, offset_ns=None if offset is None else parse_offset(offset), date_order=date_order
     )
@@ -127,10 +135,9 @@ def normalize(
                 task, description=printable(what), completed=done, total=total
             ),
         )
-        run(traces, out, options, capture_traces=capture_trace or (), extras=extras)
-    document = describe(out)
+        made = run(traces, out, options, capture_traces=capture_trace or (), extras=extras)
     if as_json:
-        output.write_document(document)
+        output.write_document(made.to_dict())
     else:
-        show(document)
-    note(f"written: {out}")
+        output.show_blocks(made.blocks())
+    note(f"written: {made.directory}")

@@ -24,12 +24,12 @@ def record(
             show_default=False,
         ),
     ] = None,
-    warmup: Annotated[int, typer.Option(min=0, metavar="N", help="Steps that run before those recorded.")] = 2,
+    warmup: Annotated[int, typer.Option(metavar="N", help="Steps that run before those recorded.")] = 2,
     steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Steps in the energy and profile captures; 0: all until the end.")
+        int, typer.Option(metavar="N", help="Steps in the energy and profile captures; 0: all until the end.")
     ] = 5,
     value_steps: Annotated[
-        int, typer.Option(min=0, metavar="N", help="Steps in the values capture; 0: all until the end.")
+        int, typer.Option(metavar="N", help="Steps in the values capture; 0: all until the end.")
     ] = 1,
     stacks: Annotated[
         bool,
@@ -43,6 +43,13 @@ def record(
     ] = None,
     system: Annotated[
         str | None, typer.Option("--system", metavar="TEXT", help="What runs, e.g. transformers.")
+    ] = None,
+    tokens: Annotated[
+        int | None,
+        typer.Option("--tokens", metavar="N", help="Input tokens of one step, for `magneton diff --per token`."),
+    ] = None,
+    batch: Annotated[
+        int | None, typer.Option("--batch", metavar="N", help="Samples of one step, for `magneton diff --per sample`.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", "-f", help="Replace an earlier recording at RUN.")] = False,
     as_json: Annotated[
@@ -63,8 +70,9 @@ def record(
     The command's exit code is passed on. When it fails, what was recorded until then is kept and marked incomplete.
     """
     from magneton.cli import output
-    from magneton.flows.record import CAPTURES, Launch, record_command
-    from magneton.flows.recordings import describe
+    from magneton.collectors.recording.writer import CAPTURES
+    from magneton.flows import Launch
+    from magneton.flows import record as run
 
     launch = Launch(
         captures=tuple(capture or CAPTURES),
@@ -79,10 +87,10 @@ def record(
         report=note,
         output_to_stderr=as_json,
     )
-    code = record_command(command, out, launch)
-    if (out / "manifest.json").is_file():
+    made = run(command, out, launch, tokens=tokens, batch=batch)
+    if made.exists:
         if as_json:
-            output.write_document(describe(out))
+            output.write_document(made.to_dict())
         note(f"written: {out}")
-    if code:
-        raise typer.Exit(code)
+    if made.exit_code:
+        raise typer.Exit(made.exit_code)

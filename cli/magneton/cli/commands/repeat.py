@@ -27,23 +27,21 @@ def repeat(
     times: Annotated[
         int | None,
         typer.Option(
-            min=2, metavar="R", help="How often a call runs (default: from RUN's times and the sensor's update period)."
+            metavar="R", help="How often a call runs (default: from RUN's times and the sensor's update period)."
         ),
     ] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            min=0.001, metavar="S", help="Least length of a window (default: from the sensor, 0.5 s without)."
-        ),
+        typer.Option(metavar="S", help="Least length of a window (default: from the sensor, 0.5 s without)."),
     ] = None,
     rounds: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Pairs of windows for each region; windows with --alone.")
+        int, typer.Option(metavar="N", help="Pairs of windows for each region; windows with --alone.")
     ] = 3,
-    warmup: Annotated[int, typer.Option(min=1, metavar="N", help="Steps that run before the first repetition.")] = 2,
+    warmup: Annotated[int, typer.Option(metavar="N", help="Steps that run before the first repetition.")] = 2,
     copies: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help="Copies of arguments that take turns (default: so many that no cache holds them)."
+            metavar="N", help="Copies of arguments that take turns (default: so many that no cache holds them)."
         ),
     ] = None,
     alone: Annotated[

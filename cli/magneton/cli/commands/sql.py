@@ -13,7 +13,7 @@ from magneton.schemas.errors import UsageError
 
 
 def sql(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Recordings to ask.")],
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Recordings, traces and diffs to ask.")],
     query: Annotated[str, typer.Argument(metavar="QUERY", help="One SELECT, or - to read it from stdin.")],
     as_json: Annotated[bool, typer.Option("--json", help="Write a JSON array of objects.")] = False,
     as_csv: Annotated[
@@ -42,12 +42,14 @@ def sql(
     query can compare several. The engine is DuckDB. One SELECT is admitted; it sees the recordings and nothing else: no
     files, no settings, no extensions. docs/sql.md is the guide.
 
+    What has no tables gets them on the way: beside the recording, or in a cache directory; a note says where.
+
     The result is a table, and the number of rows goes to stderr. In JSON, NaN and infinity are null. In CSV, NULL is an
     empty cell and text is written exactly, so that a spreadsheet may take a name that begins with = for a formula.
 
     Example: magneton sql runs/a runs/b "SELECT run, name, kernel_ns FROM op_time ORDER BY kernel_ns DESC"
     """
-    if query != "-" and Path(query).is_dir():
+    if query != "-" and _is_directory(query):
         raise UsageError("the query is missing", remedy='magneton sql RUN "SELECT * FROM op_time"')
     if sum((as_json, as_csv, parquet is not None)) > 1:
         raise UsageError("--json, --csv and --parquet exclude one another")
@@ -55,12 +57,16 @@ def sql(
     values = _values(param or [])
 
     from magneton.cli import output
-    from magneton.flows.recordings import Recordings
+    from magneton.flows import open_runs
 
+    said: list[str] = []
     with working("opening recordings"):
-        opened = Recordings(runs, memory_limit=memory_limit)
+        opened = open_runs(*runs, memory_limit=memory_limit, report=said.append)
+    for line in said:
+        note(line)
     with opened:
-        result = opened.query(text, values)
+        # Rows are written as they come: a result may be larger than memory.
+        result = opened.recordings.query(text, values)
         if as_json:
             output.write_json(result)
         elif as_csv:
@@ -73,6 +79,14 @@ def sql(
             shown, count = output.show_rows(result, limit=rows)
             cut = f", the first {shown} shown (--rows 0 shows all)" if shown < count else ""
             note(f"{count} row{'' if count == 1 else 's'}{cut}")
+
+
+def _is_directory(text: str) -> bool:
+    """Say whether a text is the name of a directory; a query is longer than a name may be."""
+    try:
+        return Path(text).is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def _values(params: list[str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from magneton.collectors.attach.request import VARIABLE, Answer, Order, read_ans
 from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording.recorder import described_workload
 from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
+from magneton.schemas.checks import need_whole
 from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageError
 from magneton.schemas.manifest import Device, System, Workload
 
@@ -30,7 +31,7 @@ class NothingRecordedError(MagnetonError):
 
 @dataclass(frozen=True)
 class Launch:
-    """How a command is recorded.
+    """How a command is recorded. A value that makes no sense raises ``UsageError``.
 
     Attributes:
         captures: which captures; the command runs once for each.
@@ -59,6 +60,16 @@ class Launch:
     overwrite: bool = False
     report: Callable[[str], None] = field(default=lambda _: None)
     output_to_stderr: bool = False
+
+    def __post_init__(self) -> None:
+        need_whole("warmup_steps", self.warmup_steps, least=0)
+        for name, value in (("steps", self.steps), ("value_steps", self.value_steps)):
+            if value is not None:
+                need_whole(name, value, least=1)
+        for name in ("batch", "input_tokens"):
+            value = None if self.workload is None else getattr(self.workload, name)
+            if value is not None:
+                need_whole(name, value, least=1)
 
 
 def record_command(command: Sequence[str], out: Path, launch: Launch | None = None) -> int:

@@ -13,9 +13,11 @@ from typing import Any
 
 import msgspec
 
+from magneton.schemas.checks import need_one_of, need_whole
 from magneton.schemas.clocks import REALTIME, clock_map
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.manifest import ClockAnchor, Workload
+from magneton.transforms.reading.localtime import DATE_ORDERS, parse_zone
 from magneton.transforms.reading.textfile import read_bytes
 
 MAX_DETAIL_TEXT = 200
@@ -67,7 +69,7 @@ class BenchResult:
 
 @dataclass(frozen=True)
 class BenchOptions:
-    """What the user says about a benchmark result.
+    """What the user says about a benchmark result. A value that makes no sense raises ``UsageError``.
 
     Attributes:
         index: which of several results in one file (from 0; negative counts from the end); NULL takes the last.
@@ -80,6 +82,14 @@ class BenchOptions:
     anchors: tuple[ClockAnchor, ...] = ()
     tz: str | None = None
     date_order: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.index is not None:
+            need_whole("index", self.index)
+        if self.tz is not None:
+            parse_zone(self.tz)
+        if self.date_order is not None:
+            need_one_of("date_order", self.date_order, DATE_ORDERS)
 
 
 def decode(path: Path) -> list[Any]:

@@ -8,14 +8,16 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
+from magneton.schemas.checks import need_one_of, need_whole
 from magneton.schemas.clocks import CLOCKS, REALTIME
 from magneton.schemas.errors import UsageError
 from magneton.transforms.power.readings import Readings
+from magneton.transforms.reading.localtime import DATE_ORDERS, parse_zone
 
 
 @dataclass(frozen=True)
 class PowerOptions:
-    """What the user says about a power log.
+    """What the user says about a power log. A value that makes no sense raises ``UsageError``.
 
     Attributes:
         clock: clock of the time stamps, where the file does not say (``realtime``, ``monotonic``, ``boottime``).
@@ -33,8 +35,15 @@ class PowerOptions:
     date_order: str | None = None
 
     def __post_init__(self) -> None:
-        if self.clock is not None and self.clock not in CLOCKS:
-            raise UsageError(f"unknown clock {self.clock[:40]!r}", remedy=f"give one of {', '.join(CLOCKS)}")
+        if self.clock is not None:
+            need_one_of("clock", self.clock, CLOCKS)
+        if self.tz is not None:
+            parse_zone(self.tz)
+        if self.date_order is not None:
+            need_one_of("date_order", self.date_order, DATE_ORDERS)
+        for name, value in (("offset_ns", self.offset_ns), ("at_unix_ns", self.at_unix_ns)):
+            if value is not None:
+                need_whole(name, value)
 
 
 class DeviceCount(msgspec.Struct):

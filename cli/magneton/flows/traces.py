@@ -36,7 +36,7 @@ __all__ = ["ExtraFiles", "NormalizeOptions", "normalize"]
 
 def normalize(
     inputs: Sequence[Path],
-    out: Path,
+    out: Path | None = None,
     options: NormalizeOptions | None = None,
     *,
     capture_traces: Sequence[Path] = (),
@@ -50,7 +50,7 @@ def normalize(
 
     Args:
         inputs: trace files, one per rank, or a folder that holds them; or one recording.
-        out: directory to publish.
+        out: directory to publish; None: a recording is normalised where it lies, and its earlier tables are replaced.
         options: see ``NormalizeOptions``.
         capture_traces: traces taken while GPU graphs were captured, or a folder of them.
         keep_raw: copy the inputs into the recording; stands above ``options``.
@@ -60,7 +60,7 @@ def normalize(
         The manifest as written.
 
     Raises:
-        UsageError: no inputs, or a recording among other inputs.
+        UsageError: no inputs, no output for traces, or a recording among other inputs.
         ChecksumError: a raw file of a recording is not the one its manifest states.
         MagnetonError: an input is refused, or the output may not be replaced.
     """
@@ -72,11 +72,29 @@ def normalize(
         if not path.exists():
             put_back(path, MANIFEST_NAME)
     recorded = [path for path in inputs if (path / MANIFEST_NAME).is_file()]
+    if out is None:
+        if not recorded:
+            raise UsageError("no output was named", remedy="name a directory: magneton normalize TRACE -o RUN")
+        out, options = recorded[0], dataclasses.replace(options, overwrite=True)
+        _need_nothing_else_in(out)
     if not recorded:
         return transform.normalize(inputs, out, options, capture_traces=capture_traces, extra=read_extras(extras))
     if len(inputs) > 1:
         raise UsageError("a recording is normalised by itself", path=recorded[0], remedy="give it alone")
     return _again(inputs[0], out, options, capture_traces, extras)
+
+
+def _need_nothing_else_in(recording: Path) -> None:
+    """Refuse to replace a recording that somebody keeps files of their own in: they would be gone with the old one."""
+    ours = {entry.path for entry in read_manifest(recording).files} | {MANIFEST_NAME}
+    for path in sorted(recording.rglob("*")):
+        inside = path.relative_to(recording)
+        if not path.is_dir() and inside.as_posix() not in ours and inside.parts[0] != "tables":
+            raise UsageError(
+                f"is not part of the recording {recording} and would be lost",
+                path=path,
+                remedy="move it away, or name another output with --out",
+            )
 
 
 def _again(

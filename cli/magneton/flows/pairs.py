@@ -12,11 +12,11 @@ from magneton.analysis.diff.pipeline import diff
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
 from magneton.analysis.report.markdown import render
-from magneton.flows.normalize import normalize
+from magneton.flows.prepared import Report, with_tables
 from magneton.schemas.diffdoc import DIFF_NAME, DiffDocument
 from magneton.schemas.errors import InputNotFoundError
 from magneton.schemas.files import publish_directory
-from magneton.schemas.manifest import MANIFEST_NAME, encode_json
+from magneton.schemas.manifest import encode_json
 from magneton.schemas.parquet import write_table
 
 __all__ = ["DiffSettings", "Published", "compare", "default_output"]
@@ -51,12 +51,12 @@ def compare(
     settings: DiffSettings | None = None,
     *,
     progress: Callable[[str], None] | None = None,
+    report: Report | None = None,
 ) -> Published:
     """Compare two inputs and write ``diff.json``, its tables and a report.
 
-    A recording without tables, or a bare trace (or a folder with one trace per rank), is normalised on the way; its tables
-    are kept under ``runs/`` in the output, and the input itself is never written to. An earlier diff in the same place is
-    replaced once the new one is complete.
+    A recording without tables, or a bare trace (or a folder with one trace per rank), gets its tables on the way: see
+    ``magneton.flows.prepared``. An earlier diff in the same place is replaced once the new one is complete.
 
     Args:
         a: recording directory or trace of side A.
@@ -64,6 +64,7 @@ def compare(
         out: output directory (default: ``default_output``).
         settings: what to compare and how.
         progress: is told what is going on.
+        report: is told in one sentence of each input that got tables on the way.
 
     Raises:
         MagnetonError: an input cannot be read, or the two are not comparable.
@@ -75,13 +76,9 @@ def compare(
     say = progress or (lambda text: None)
     with publish_directory(target, last=DIFF_NAME, overwrite=True) as staging:
         sides = []
-        for letter, path in (("a", a), ("b", b)):
-            if not _has_tables(path):
-                say(f"normalising {path}")
-                normalize([path], staging / "runs" / letter, keep_raw=False)
-                sides.append(staging / "runs" / letter)
-            else:
-                sides.append(path)
+        for path in (a, b):
+            say(f"reading {path}")
+            sides.append(with_tables(path, report))
         say("aligning")
         tool = f"magneton {version('magneton')}"
         result = diff(Recording.open(sides[0]), Recording.open(sides[1]), settings or DiffSettings(), tool)
@@ -90,7 +87,3 @@ def compare(
         (staging / "report.md").write_text(render(result.document), encoding="utf-8")
         (staging / DIFF_NAME).write_bytes(encode_json(result.document))
     return Published(target, result.document)
-
-
-def _has_tables(path: Path) -> bool:
-    return (path / MANIFEST_NAME).is_file() and (path / "tables" / "captures.parquet").is_file()
