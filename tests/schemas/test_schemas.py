@@ -17,6 +17,7 @@ from tests.support.small_recording import rows, small_tables
 
 from magneton.schemas import codes, errors, ids, manifest
 from magneton.schemas.files import publish as files
+from magneton.schemas.files.json import read_object
 from magneton.schemas.tables.columns import Table
 from magneton.schemas.tables.parquet import TABLES, TableWriter, conform, read_table
 from magneton.schemas.versions import registry as versions
@@ -189,7 +190,7 @@ def test_what_is_printable_is_one_line_and_drives_no_terminal(text: str) -> None
 def test_the_manifest_always_states_its_version(tmp_path: Path) -> None:
     written = manifest.Manifest(run_id="r0", label="x")
     manifest.write_manifest(tmp_path, written)
-    document = manifest.decode_json(tmp_path / "manifest.json")
+    document = read_object(tmp_path / "manifest.json")
     assert document["schema_version"] == versions.SCHEMA_VERSION
     assert manifest.read_manifest(tmp_path) == written
 
