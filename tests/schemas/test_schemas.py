@@ -261,7 +261,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(errors.OutputFailedError, match="No space"):
         files.atomic_write(path, b"new")
     assert path.read_text() == "old"
     assert hidden(tmp_path) == []
@@ -281,7 +281,7 @@ def test_a_large_file_is_published_when_done(tmp_path: Path) -> None:
     assert path.read_text() == "new"
     with pytest.raises(errors.OutputExistsError, match="not a file"), files.publish_file(tmp_path, overwrite=True):
         pass
-    with pytest.raises(errors.InputNotFoundError), files.publish_file(tmp_path / "no" / "f"):
+    with pytest.raises(errors.OutputFailedError), files.publish_file(tmp_path / "no" / "f"):
         pass
     assert hidden(tmp_path) == []
 
@@ -377,7 +377,7 @@ def test_a_failed_rename_puts_the_old_output_back(tmp_path: Path, monkeypatch: p
 
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(errors.InputNotFoundError, match="cannot create it"):
+    with pytest.raises(errors.OutputFailedError, match="cannot be written"):
         publish(tmp_path / "file" / "run", "new")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import logging
 import os
 import signal
 import sys
@@ -17,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from magneton.cli.commands import load
-from magneton.cli.console import Verbose, note, set_verbosity, wants_traceback
+from magneton.cli.console import LOG, Verbose, note, set_verbosity, wants_traceback
 from magneton.schemas.errors import (
     EXIT_BAD_INPUT,
     EXIT_INTERNAL,
@@ -96,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         arguments: words after the program's name (default: those of this process).
     """
     _prepare_streams()
+    LOG.setLevel(logging.NOTSET)
     set_verbosity(0)
     try:
         with _Interrupts() as interrupts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
@@ -14,6 +15,8 @@ from magneton.schemas.files import leftovers
 from magneton.schemas.files.exchange import exchange
 from magneton.schemas.files.interrupts import uninterrupted
 from magneton.schemas.files.output_errors import failed, speaking_of
+
+LOG = logging.getLogger(__name__)
 
 
 def _sibling(path: Path, what: str) -> Path:
@@ -101,6 +104,7 @@ def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> It
             raise failed(error, target) from error
         stack.enter_context(speaking_of(target, staging))
         try:
+            LOG.debug("%s: built beside it, under another name", target)
             yield staging
             if not (staging / last).is_file():
                 raise RuntimeError(f"{last} was not written")
@@ -108,6 +112,7 @@ def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> It
             _refuse_occupied(target, last, overwrite=overwrite)
             with uninterrupted():
                 _put_in_place(staging, target)
+            LOG.info("%s: published", target)
         except BaseException:
             with uninterrupted():
                 shutil.rmtree(staging, ignore_errors=True)
