@@ -95,7 +95,12 @@ def failing(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
         ),
         (KeyboardInterrupt(), 130, "magneton: interrupted"),
         (FileNotFoundError(2, "No such file or directory", "x"), 2, "magneton: error: x: No such file or directory"),
-        (OSError(28, "No space left on device"), 2, "magneton: error: No space left on device"),
+        (
+            OSError(28, "No space left on device"),
+            2,
+            "magneton: error: stdout: cannot be written: No space left on device",
+        ),
+        (OSError(12, "Cannot allocate memory"), 2, "magneton: error: Cannot allocate memory"),
         (
             ValueError("ugly\nmessage"),
             70,

@@ -191,7 +191,7 @@ def test_regions_are_looked_up_in_the_tables(run):
         (["--regions", "aten::addmm", "--sensor", "nvmll"], "nvmll"),
         (
             ["--regions", "aten::addmm", "--sensor", "file:x.csv"],
-            "a meter (command: or file:) cannot be used with repeat",
+            "a meter cannot be read here",
         ),
         (["--regions", "aten::addmm", "--times", "1"], "times is 1 (give a whole number, at least 2)"),
         (["--regions", "aten::addmm", "--out", "taken"], "already exists"),

@@ -17,6 +17,7 @@ from tests.support.small_recording import rows, small_tables
 
 from magneton.schemas import codes, errors, ids, manifest
 from magneton.schemas.files import publish as files
+from magneton.schemas.files.json import read_object
 from magneton.schemas.tables.columns import Table
 from magneton.schemas.tables.parquet import TABLES, TableWriter, conform, read_table
 from magneton.schemas.versions import registry as versions
@@ -189,7 +190,7 @@ def test_what_is_printable_is_one_line_and_drives_no_terminal(text: str) -> None
 def test_the_manifest_always_states_its_version(tmp_path: Path) -> None:
     written = manifest.Manifest(run_id="r0", label="x")
     manifest.write_manifest(tmp_path, written)
-    document = manifest.decode_json(tmp_path / "manifest.json")
+    document = read_object(tmp_path / "manifest.json")
     assert document["schema_version"] == versions.SCHEMA_VERSION
     assert manifest.read_manifest(tmp_path) == written
 
@@ -260,7 +261,7 @@ def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", fail)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(errors.OutputFailedError, match="No space"):
         files.atomic_write(path, b"new")
     assert path.read_text() == "old"
     assert hidden(tmp_path) == []
@@ -280,7 +281,7 @@ def test_a_large_file_is_published_when_done(tmp_path: Path) -> None:
     assert path.read_text() == "new"
     with pytest.raises(errors.OutputExistsError, match="not a file"), files.publish_file(tmp_path, overwrite=True):
         pass
-    with pytest.raises(errors.InputNotFoundError), files.publish_file(tmp_path / "no" / "f"):
+    with pytest.raises(errors.OutputFailedError), files.publish_file(tmp_path / "no" / "f"):
         pass
     assert hidden(tmp_path) == []
 
@@ -376,7 +377,7 @@ def test_a_failed_rename_puts_the_old_output_back(tmp_path: Path, monkeypatch: p
 
 def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
-    with pytest.raises(errors.InputNotFoundError, match="cannot create it"):
+    with pytest.raises(errors.OutputFailedError, match="cannot be written"):
         publish(tmp_path / "file" / "run", "new")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +14,8 @@ from magneton.schemas.errors import InputNotFoundError
 from magneton.schemas.manifest import Manifest, read_manifest
 from magneton.schemas.tables.parquet import read_table
 from magneton.schemas.tables.run import RUN_TABLES
+
+LOG = logging.getLogger(__name__)
 
 TABLES_DIR = "tables"
 
@@ -80,6 +83,7 @@ class Recording:
     def _read(self, name: str, columns: set[str]) -> pa.Table:
         path = self.directory / TABLES_DIR / f"{name}.parquet"
         wanted = [column for column in RUN_TABLES[name].column_names() if column in columns]
+        LOG.debug("%s: %d columns read", path, len(wanted))
         return read_table(path, name, columns=wanted) if path.is_file() else RUN_TABLES[name].empty().select(wanted)
 
     def of_rank(self, name: str, rank: int, columns: tuple[str, ...] | None = None) -> pa.Table:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
+import logging
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -14,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from magneton.cli.commands import load
-from magneton.cli.console import Verbose, note, set_verbosity, wants_traceback
+from magneton.cli.console import LOG, Verbose, note, set_verbosity, wants_traceback
 from magneton.schemas.errors import (
     EXIT_BAD_INPUT,
     EXIT_INTERNAL,
@@ -23,6 +27,7 @@ from magneton.schemas.errors import (
     EXIT_PIPE_CLOSED,
     MagnetonError,
 )
+from magneton.schemas.files.output_errors import OF_WRITING
 
 
 class _PipeClosedError(Exception):
@@ -91,21 +96,70 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Args:
         arguments: words after the program's name (default: those of this process).
     """
+    _prepare_streams()
+    LOG.setLevel(logging.NOTSET)
     set_verbosity(0)
     try:
-        code = _run(arguments)
-        sys.stdout.flush()
+        with _Interrupts() as interrupts:
+            code = _run(arguments, interrupts)
     except (BrokenPipeError, _PipeClosedError):
-        # The buffered rest of the output cannot be written. Without this, the interpreter would print an error about it at exit.
-        with contextlib.suppress(OSError, ValueError):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         return EXIT_PIPE_CLOSED
     return code
 
 
-def _run(arguments: Sequence[str] | None) -> int:
+def _prepare_streams() -> None:
+    """Let there be a stdin, stdout and stderr that take whatever is written to them.
+
+    Started with one of them closed (``>&-``), Python has None in its place. An encoding that lacks a letter of a name is no
+    reason to stop.
+    """
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: PTH123, SIM115 - it is used until the process ends
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: PTH123, SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: PTH123, SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+class _Interrupts(contextlib.AbstractContextManager["_Interrupts"]):
+    """Remembers that Ctrl-C was pressed: an engine that is interrupted ends with an error of its own.
+
+    Attributes:
+        pressed: whether it was.
+    """
+
+    def __init__(self) -> None:
+        self.pressed = False
+        self._before: Any = None
+
+    def _press(self, number: int, frame: Any) -> None:
+        self.pressed = True
+        signal.default_int_handler(number, frame)
+
+    def __enter__(self) -> _Interrupts:
+        # What a shell starts in the background ignores Ctrl-C, and goes on doing so.
+        known = signal.getsignal(signal.SIGINT)
+        if threading.current_thread() is threading.main_thread() and callable(known):
+            self._before = signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+
+def _run(arguments: Sequence[str] | None, interrupts: _Interrupts) -> int:
+    """Run a command and return its exit code; every error but a closed pipe has been reported then."""
     try:
-        code = typer.main.get_command(app).main(args=arguments, prog_name="magneton", standalone_mode=False)
+        try:
+            code = typer.main.get_command(app).main(args=arguments, prog_name="magneton", standalone_mode=False)
+            sys.stdout.flush()
+        except (BrokenPipeError, _PipeClosedError, typer.Abort):
+            raise
+        except Exception as error:
+            if interrupts.pressed:
+                raise KeyboardInterrupt from error
+            raise
     except (BrokenPipeError, _PipeClosedError):
         raise
     except MagnetonError as error:
@@ -117,14 +171,31 @@ def _run(arguments: Sequence[str] | None) -> int:
     except (KeyboardInterrupt, typer.Abort):
         return _report("interrupted", EXIT_INTERRUPTED)
     except OSError as error:
-        where = f"{error.filename}: " if error.filename is not None else ""
-        return _report(f"error: {where}{error.strerror or error}", EXIT_BAD_INPUT)
+        return _report(f"error: {_said(error)}", EXIT_BAD_INPUT)
     except Exception as error:
         advice = "this is a bug; run again with MAGNETON_TRACEBACK=1 to see where"
         return _report(f"internal error: {type(error).__name__}: {error} ({advice})", EXIT_INTERNAL)
     if code == EXIT_INTERRUPTED:
         note("magneton: interrupted")
     return code if isinstance(code, int) else EXIT_OK
+
+
+def _said(error: OSError) -> str:
+    """Return an error of the operating system in words, with the file it is about."""
+    what = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{os.fsdecode(error.filename)}: {what}"
+    if error.errno in OF_WRITING:
+        # Whatever else is written is named where it is written.
+        _discard_stdout()
+        return f"stdout: cannot be written: {what}"
+    return what
+
+
+def _discard_stdout() -> None:
+    """Let what is still buffered go nowhere; without this the interpreter complains about it at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _report(text: str, code: int) -> int:

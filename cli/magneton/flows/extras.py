@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 
 from magneton.schemas.checks import need_whole
 from magneton.schemas.clocks import anchors_from_readings
-from magneton.schemas.errors import InputFormatError, InputNotFoundError, UsageError
+from magneton.schemas.errors import ClockAlignmentError, InputFormatError, UsageError
+from magneton.schemas.files.json import read_json
 from magneton.schemas.manifest import ClockAnchor, Workload
 from magneton.transforms.bench.registry import read_bench
 from magneton.transforms.bench.result import BenchOptions
@@ -68,18 +68,17 @@ def read_anchors(path: Path) -> tuple[ClockAnchor, ...]:
     Raises:
         InputNotFoundError: the file cannot be opened.
         InputFormatError: no anchors in it.
-        ClockAlignmentError: an anchor without ``realtime_ns``, or one that is not in whole nanoseconds.
+        ClockAlignmentError: an anchor without ``realtime_ns``, or one that is not in whole nanoseconds of 64 bits.
+        LimitExceededError: the file is nested too deeply.
     """
-    try:
-        document = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise InputNotFoundError(f"cannot be opened: {error.strerror}", path=path) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputFormatError(f"is not JSON: {error}", path=path) from error
+    document = read_json(path)
     readings = document.get("clock_anchors") if isinstance(document, dict) else document
     if not isinstance(readings, list) or not readings or not all(isinstance(r, dict) for r in readings):
         raise InputFormatError("holds no list of clock anchors", path=path)
-    return tuple(anchors_from_readings(readings))
+    try:
+        return tuple(anchors_from_readings(readings))
+    except ClockAlignmentError as error:
+        raise ClockAlignmentError(error.reason, path=path) from error
 
 
 def read_extras(files: ExtraFiles, known: Mapping[str, Any] | None = None) -> Extra:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -13,8 +13,8 @@ from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
 from magneton.analysis.report.registry import rendered
 from magneton.flows.prepared import Report, with_tables
-from magneton.schemas.documents.diff import DIFF_NAME, DiffDocument
-from magneton.schemas.errors import InputNotFoundError
+from magneton.schemas.documents.diff import DIFF_NAME, DiffDocument, read_diff
+from magneton.schemas.errors import InputNotFoundError, MagnetonError
 from magneton.schemas.files.publish import publish_directory
 from magneton.schemas.manifest import encode_json
 from magneton.schemas.tables.parquet import write_table
@@ -44,6 +44,25 @@ def _slug(path: Path) -> str:
     return _UNSAFE.sub("_", name).strip("._-")[:80] or "run"
 
 
+def _of_this_pair(target: Path, sides: Sequence[Recording]) -> Path:
+    """Return the directory, or one with a number after its name where it holds a diff of other recordings.
+
+    Example: ``x/rank0.json`` against ``y/rank0.json`` goes to ``out/rank0-vs-rank0``, another pair of those names to
+    ``out/rank0-vs-rank0-2``.
+    """
+    number, place = 1, target
+    while (place / DIFF_NAME).is_file():
+        try:
+            earlier = read_diff(place)
+        except MagnetonError:
+            break  # from another release: as good as any other earlier diff of that name
+        if [earlier.a.run_id, earlier.b.run_id] == [side.manifest.run_id for side in sides]:
+            break
+        number += 1
+        place = target.with_name(f"{target.name}-{number}")
+    return place
+
+
 def compare(
     a: Path,
     b: Path,
@@ -61,7 +80,7 @@ def compare(
     Args:
         a: recording directory or trace of side A.
         b: the same of side B.
-        out: output directory (default: ``default_output``).
+        out: output directory (default: ``default_output``, with a number where that holds a diff of other recordings).
         settings: what to compare and how.
         progress: called with a text about the current work.
         report: called with one sentence for each input that got tables on the way.
@@ -72,16 +91,16 @@ def compare(
     for path in (a, b):
         if not path.exists():
             raise InputNotFoundError("no such file or directory", path=path)
-    target = default_output(a, b) if out is None else out
     say = progress or (lambda text: None)
+    sides = []
+    for path in (a, b):
+        say(f"reading {path}")
+        sides.append(Recording.open(with_tables(path, report)))
+    target = _of_this_pair(default_output(a, b), sides) if out is None else out
     with publish_directory(target, last=DIFF_NAME, overwrite=True) as staging:
-        sides = []
-        for path in (a, b):
-            say(f"reading {path}")
-            sides.append(with_tables(path, report))
         say("aligning")
         tool = f"magneton {version('magneton')}"
-        result = diff(Recording.open(sides[0]), Recording.open(sides[1]), settings or DiffSettings(), tool)
+        result = diff(sides[0], sides[1], settings or DiffSettings(), tool)
         for name, (table, data) in result.tables.items():
             write_table(staging / f"{name}.parquet", table, data)
         for name, text in rendered(result.document):

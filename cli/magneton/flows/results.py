@@ -235,6 +235,8 @@ class Runs(Result):
 
     def __init__(self, recordings: Recordings) -> None:
         self.recordings = recordings
+        # Kept, so that it can still be said what was open once it is closed.
+        self._opened = recordings.query(f"SELECT * FROM {RUNS.name}").read_all()
 
     def sql(self, query: str, /, **values: Any) -> Rows:
         """Ask a question: one SELECT over the tables and views that ``magneton tables`` lists.
@@ -273,6 +275,8 @@ class Runs(Result):
         self.close()
 
     def _table(self, name: str) -> pa.Table:
+        if name == RUNS.name:
+            return self._opened
         # Only names of our own come here.
         return self.recordings.query(f"SELECT * FROM {name}").read_all()
 

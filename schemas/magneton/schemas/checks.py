@@ -51,9 +51,9 @@ def need_number(
         known = float(value)
         if math.isfinite(known) and least <= known <= most and known > above:
             return known
-    low = f", above {above:g}" if above > -math.inf else f", at least {least:g}" if least > -math.inf else ""
-    high = f"{' and' if low else ','} {'finite' if most == math.inf else f'at most {most:g}'}"
-    raise UsageError(f"{name} is {_shown(value)}", remedy=f"give a number{low}{high}")
+    low = f"above {above:g} and " if above > -math.inf else f"at least {least:g} and " if least > -math.inf else ""
+    high = "finite" if most == math.inf else f"at most {most:g}"
+    raise UsageError(f"{name} is {_shown(value)}", remedy=f"give a number, {low}{high}")
 
 
 def need_whole(name: str, value: object, *, least: int | None = None) -> int:

@@ -34,13 +34,15 @@ def anchors_from_readings(readings: Iterable[Mapping[str, object]]) -> list[Cloc
     """Return anchors from readings such as ``{"realtime_ns": .., "boottime_ns": .., "monotonic_ns": ..}``.
 
     Raises:
-        ClockAlignmentError: a reading has no ``realtime_ns``, or a value is not a whole number.
+        ClockAlignmentError: a reading has no ``realtime_ns``, or a value is not a whole number of 64 bits.
     """
     anchors = []
     for reading in readings:
         values = {name: reading[f"{name}_ns"] for name in CLOCKS if reading.get(f"{name}_ns") is not None}
         if any(isinstance(v, bool) or not isinstance(v, int) for v in values.values()) or Clock.REALTIME not in values:
             raise ClockAlignmentError("a clock anchor needs realtime_ns and whole numbers of nanoseconds")
+        if not all(INT64_MIN <= v <= INT64_MAX for v in values.values()):  # type: ignore[operator]
+            raise ClockAlignmentError("a clock anchor has a time that does not fit 64 bits of nanoseconds")
         unix_ns = values.pop(Clock.REALTIME)
         anchors += [ClockAnchor(unix_ns=unix_ns, clock=k, clock_ns=v) for k, v in values.items()]  # type: ignore[arg-type]
     return anchors

@@ -9,9 +9,7 @@ from __future__ import annotations
 from os import PathLike
 
 EXIT_OK = 0
-EXIT_FINDINGS = 1
 EXIT_BAD_INPUT = 2
-EXIT_INCONCLUSIVE = 3
 EXIT_INTERNAL = 70
 EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
@@ -66,6 +64,10 @@ class InputNotFoundError(MagnetonError):
 
 class OutputExistsError(MagnetonError):
     """The output exists already, and overwriting was not requested."""
+
+
+class OutputFailedError(MagnetonError):
+    """An output cannot be written: the disk is full, permission is lacking, too many files are open."""
 
 
 class InputFormatError(MagnetonError):

@@ -7,7 +7,8 @@ from typing import Any
 
 import msgspec
 
-from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError
+from magneton.schemas.errors import SchemaVersionError
+from magneton.schemas.files.json import read_object
 from magneton.schemas.files.publish import atomic_write
 from magneton.schemas.kinds import DeviceKind, FileRole
 from magneton.schemas.versions.registry import MANIFEST_STEPS, SCHEMA_VERSION, upgrade_document
@@ -109,24 +110,6 @@ def encode_json(document: Any) -> bytes:
     return msgspec.json.format(msgspec.json.encode(document), indent=2) + b"\n"
 
 
-def decode_json(path: Path) -> dict[str, Any]:
-    """Return the JSON object in a file.
-
-    Raises:
-        InputNotFoundError: no such file.
-        InputFormatError: not JSON, or not an object.
-    """
-    try:
-        document = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise InputNotFoundError(f"cannot be opened: {error.strerror}", path=path) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InputFormatError(f"is not JSON: {error}", path=path) from error
-    if not isinstance(document, dict):
-        raise InputFormatError("is not a JSON object", path=path)
-    return document
-
-
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Write ``manifest.json`` into a recording (do this last)."""
     manifest.schema_version = SCHEMA_VERSION
@@ -142,7 +125,7 @@ def read_manifest(directory: Path) -> Manifest:
         SchemaVersionError: no version, or one this release does not read.
     """
     path = directory / MANIFEST_NAME
-    document = decode_json(path)
+    document = read_object(path)
     try:
         return msgspec.convert(upgrade_document(document, MANIFEST_STEPS, path), Manifest)
     except msgspec.ValidationError as error:

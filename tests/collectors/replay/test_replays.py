@@ -18,7 +18,7 @@ def test_sets_drive_one_another_out_of_the_cache_where_there_is_room() -> None:
     assert turns_for(1 << 20, 4 << 20, 12 << 20, copies=1000) == (3, False)
     assert turns_for(1, 1 << 30, 1 << 40) == (256, False)
     assert turns_for(8, None, 1 << 40) == (256, False)
-    with pytest.raises(NotRepeatableError, match="not enough memory"):
+    with pytest.raises(NotRepeatableError, match="no room"):
         turns_for(1 << 20, None, 1 << 20)
 
 

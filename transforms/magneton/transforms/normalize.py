@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
+import logging
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -48,6 +49,8 @@ from magneton.transforms.recorded.values import write_values
 from magneton.transforms.sources import find_source
 from magneton.transforms.staging.stage import Pool, Stage
 from magneton.transforms.staging.writer import RunWriter
+
+LOG = logging.getLogger(__name__)
 
 _THREADS = 2
 _SUFFIXES = (".gz", ".zst", ".zip", ".json", ".trace", ".pt", ".pb", ".sqlite", ".db", ".xplane", ".chakra")
@@ -220,6 +223,9 @@ def _read(file: CaptureFile, stage: Stage, limits: Limits, options: NormalizeOpt
     if source.garbage:
         stage.warn("trailing_garbage", f"{source.garbage} bytes after the compressed stream were left out")
     stage.flush()
+    rows = {kind: count for kind, count in stage.n_rows.items() if count}
+    LOG.info("%s: read as %s, %d events of %s", file.path, file.source.FORMAT, sum(rows.values()), file.kind)
+    LOG.debug("%s: staged %s", file.path, rows)
     file.stage = stage
     file.sha256 = source.sha256()
 

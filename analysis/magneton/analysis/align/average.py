@@ -6,6 +6,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from magneton.analysis.align.matcher import Matcher
+from magneton.analysis.align.similarity import Similarity
 from magneton.analysis.align.tree import Interner, Node, Work, freeze
 from magneton.analysis.align.work import Step
 
@@ -44,8 +45,10 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
     members: dict[Node, list[int]] = {leaf: [] for leaf in leaves}
     inner: dict[Node, list[Node | None]] = {}
     extra: dict[tuple[int, str | None], Node] = {}
+    # Structures have the same numbers in all steps, so that what is computed of them once holds for the next step.
+    similarity = Similarity()
     for step in steps:
-        for leaf, source in _assigned(template, step.tree):
+        for leaf, source in _assigned(template, step.tree, similarity):
             target = leaf
             if target is None:
                 target = extra.setdefault((source.strict, source.module), _copy(source))
@@ -72,12 +75,12 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
     )
 
 
-def _assigned(template: Node, tree: Node) -> list[tuple[Node | None, Node]]:
+def _assigned(template: Node, tree: Node, similarity: Similarity) -> list[tuple[Node | None, Node]]:
     """Return each leaf of a step with the template's leaf it belongs to, or None."""
     if tree is template or tree.strict == template.strict:
         return list(zip(template.leaves(), tree.leaves(), strict=True))
     result: list[tuple[Node | None, Node]] = []
-    for found in Matcher(look_inside=False).match(template, tree):
+    for found in Matcher(similarity, look_inside=False).match(template, tree):
         # A row's time is the time of its own operators: within a group only operators of one name belong together.
         own: dict[str, list[Node]] = defaultdict(list)
         for leaf in found.a:

@@ -71,18 +71,50 @@ def check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: 
             f"the recordings did different amounts of work: {scale.describe()}",
             remedy="record the same batch, or compare with --per sample or --per token",
         )
+    _note_rank_counts(a, b, notes)
     if a.rank != b.rank:
         notes.append(Note("different_ranks", f"rank {a.rank} of side A is compared with rank {b.rank} of side B"))
     for side, recording in (("A", a.recording), ("B", b.recording)):
         if recording.manifest.incomplete:
             notes.append(Note("incomplete", f"side {side} is incomplete: its totals are lower bounds"))
-    if same_devices(a, b) is False:
+    _note_devices(a, b, notes)
+    return scale
+
+
+def _note_rank_counts(a: Side, b: Side, notes: list[Note]) -> None:
+    """Say before all else where the sides ran on different numbers of ranks: one rank is then another part of the work."""
+    counts = [n_ranks(side.recording) for side in (a, b)]
+    if counts[0] != counts[1]:
+        larger, rank = ("A", a.rank) if counts[0] > counts[1] else ("B", b.rank)
+        part = "a part" if min(counts) == 1 else "a smaller part"
+        text = f"side A ran on {_ranks_text(counts[0])}, side B on {_ranks_text(counts[1])}"
+        notes.insert(0, Note("different_rank_counts", f"{text}: rank {rank} alone is {part} of {larger}'s work"))
+
+
+def _ranks_text(count: int) -> str:
+    return "one rank" if count == 1 else f"{count} ranks"
+
+
+def n_ranks(recording: Recording) -> int:
+    """Return on how many ranks a recording's program ran: those it states, and at least those that are in it."""
+    stated = recording.table("captures", ("world_size",))["world_size"].to_pylist()
+    return max(len(recording.ranks()), *(size or 1 for size in stated), 1)
+
+
+def _note_devices(a: Side, b: Side, notes: list[Note]) -> None:
+    """Say where the hardware differs, or may differ."""
+    names_a, names_b = devices(a), devices(b)
+    if not names_a or not names_b:
+        notes.append(Note("unknown_devices", "a recording does not name its devices: they may differ"))
+    elif names_a == names_b:
+        return
+    elif a.on_device:
         notes.append(
             Note("different_devices", "the devices differ, so differences come from hardware and software together")
         )
-    elif same_devices(a, b) is None:
-        notes.append(Note("unknown_devices", "a recording does not name its devices: they may differ"))
-    return scale
+    else:
+        text = f"side A ran on {', '.join(names_a)}, side B on {', '.join(names_b)}"
+        notes.append(Note("different_processors", f"{text}: differences may be of the processors too"))
 
 
 def units_of(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: DiffSettings) -> tuple[float, float]:
@@ -184,11 +216,20 @@ def note_variation(aligned: list[Aligned], work: str, notes: list[Note]) -> None
 
 
 def devices(side: Side) -> list[str]:
-    """Return the names of a side's devices, each once."""
-    return sorted({d.name for d in side.recording.manifest.devices if d.name})
+    """Return the names of the devices that did a side's work, each once: accelerators, or the processor where none did.
+
+    Example: a recording with kernels lists a GPU and the processor beside it. Only the GPU counts.
+    """
+    named = (d for d in side.recording.manifest.devices if d.name)
+    return sorted({str(d.name) for d in named if (d.kind != "cpu") is side.on_device})
 
 
 def same_devices(a: Side, b: Side) -> bool | None:
-    """Return whether both sides ran on devices of the same names, None where a side names none."""
+    """Return whether both sides ran on devices of the same names.
+
+    None where a side names none, and where the work ran on processors of different names: a name says little of them.
+    """
     names_a, names_b = devices(a), devices(b)
-    return names_a == names_b if names_a and names_b else None
+    if not names_a or not names_b:
+        return None
+    return names_a == names_b if a.on_device else (names_a == names_b or None)

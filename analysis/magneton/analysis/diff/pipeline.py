@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 from magneton.analysis.align import lost, work
 from magneton.analysis.align.steps import choose_steps, usable_steps
 from magneton.analysis.align.tree import Interner
@@ -28,6 +30,8 @@ from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
 from magneton.schemas.documents.diff import Note, work_name
 from magneton.schemas.kinds import CaptureKind, Method
+
+LOG = logging.getLogger(__name__)
 
 
 def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffResult:
@@ -61,6 +65,9 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     missing_a, missing_b = note_missing(choice, side_a, side_b, notes)
     mark_missing(regions)
     note_variation(aligned, work_name(side_a.on_device), notes)
+    for part in aligned:
+        LOG.info("%s: %d steps of A, %d of B compared", part.name, part.a.n_steps, part.b.n_steps)
+    LOG.info("aligned by %s: %d regions", method, len(regions))
     coverage = coverage_of(regions, time_a, time_b)
     note_coverage(coverage, notes)
     compared = Compared(

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from magneton.schemas.documents.diff import Amount, DiffDocument, Group, RollupRow, SideDoc, work_name
+from magneton.schemas.documents.diff import Amount, DiffDocument, Group, Note, RollupRow, SideDoc, work_name
 from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
+
+# Notes that come before all numbers: the sides may not be the same work at all.
+_FIRST = frozenset({"different_rank_counts", "low_coverage"})
 
 
 @dataclass
@@ -68,9 +71,11 @@ def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
 
 
 def statements(document: DiffDocument) -> list[str]:
-    """Return the sentences beside the tables: coverage, findings, notes."""
+    """Return the sentences beside the tables: first what puts all numbers in doubt, then coverage, findings, notes."""
     coverage = document.coverage
-    lines = [
+    notes = document.comparison.notes
+    lines = [_note(note) for note in notes if note.code in _FIRST]
+    lines += [
         f"Aligned: {_share(coverage.a)} of A's {work_name(document.a.on_device)} and {_share(coverage.b)} of B's lie in regions that have a "
         f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). Pairs with several "
         f"operators on both sides count only up to {100 * coverage.max_share:.0f} % of a side"
@@ -90,7 +95,7 @@ def statements(document: DiffDocument) -> list[str]:
         lines.append("Findings: none; both sides are the same recording.")
     else:
         lines.append(f"Findings: none; no group differs by {gate}.")
-    lines += [f"Note ({note.code}): {note.message}." for note in document.comparison.notes]
+    lines += [_note(note) for note in notes if note.code not in _FIRST]
     for name, side in (("A", document.a), ("B", document.b)):
         outside = side.inventory["n_without_launch"]
         if outside:
@@ -107,6 +112,10 @@ def statements(document: DiffDocument) -> list[str]:
 
 def _share(value: float | None) -> str:
     return "none" if value is None else f"{100 * value:.1f} %"
+
+
+def _note(note: Note) -> str:
+    return f"Note ({note.code}): {note.message}."
 
 
 def _sides(document: DiffDocument) -> Block:

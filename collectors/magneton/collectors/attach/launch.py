@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from magneton.schemas.checks import need_whole
 from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageError
 from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import Device, System, Workload
+
+LOG = logging.getLogger(__name__)
 
 # A shell adds this to the number of the signal that ended a command.
 _SIGNALLED = 128
@@ -107,6 +110,7 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
                 request = _request(launch, capture, writer, Path(scratch))
                 code = run_attached(command, request, folder, sys.stderr.fileno() if launch.output_to_stderr else None)
                 found = read_replies(request)
+                LOG.info("capture %s: exit code %d, %d processes answered", capture, code, len(found))
                 replies += found
                 if code or not _recorded(found):
                     break

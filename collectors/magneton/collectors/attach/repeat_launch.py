@@ -42,7 +42,8 @@ def check_sensors(sensors: Sequence[str] | None) -> None:
     _, meters = split(sensors)
     if meters:
         raise UsageError(
-            "a meter (command: or file:) cannot be used with repeat", remedy="name sensors only, see `magneton sensors`"
+            "a meter cannot be read here, since its clock is not that of the windows",
+            remedy="name sensors only, see `magneton sensors`",
         )
 
 

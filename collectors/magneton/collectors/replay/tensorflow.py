@@ -385,7 +385,7 @@ def replay_operations(
             except NotRepeatableError as error:
                 refusal = str(error)
             except tf.errors.ResourceExhaustedError:
-                refusal = "there is not enough memory for copies of its inputs and outputs"
+                refusal = "there is no room in memory for copies of its inputs and outputs"
         return ReplayedCall(step.node.op, step.place, forms, done, refusal)
 
     # Not before: calls in a graph keep the setting that they were traced with.

@@ -128,7 +128,7 @@ def turns_for(size: int, cache: int | None, free: int, copies: int | None = None
     """
     room = int(free * _MEMORY_SHARE // size)
     if room < 1:
-        raise NotRepeatableError(f"there is not enough memory for a copy of {size} bytes of arguments")
+        raise NotRepeatableError(f"there is no room in memory for a copy of {size} bytes of arguments")
     wanted = _MAX_COPIES if cache is None else math.ceil(_TIMES_CACHE * cache / size) + 1
     count = max(min(copies if copies is not None else min(wanted, _MAX_COPIES), room), 1)
     # The set used next was used (count - 1) sets ago.

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from magneton.schemas.errors import SchemaVersionError
-from magneton.schemas.manifest import decode_json
+from magneton.schemas.files.json import read_object
 from magneton.schemas.versions.registry import DIFF_STEPS, SCHEMA_VERSION, upgrade_document
 
 DIFF_NAME = "diff.json"
@@ -270,7 +270,7 @@ def read_diff(path: Path) -> DiffDocument:
         SchemaVersionError: no version, one this release does not read, or not a diff.
     """
     file = path / DIFF_NAME if path.is_dir() else path
-    document = decode_json(file)
+    document = read_object(file)
     try:
         return msgspec.convert(upgrade_document(document, DIFF_STEPS, file), DiffDocument)
     except msgspec.ValidationError as error:

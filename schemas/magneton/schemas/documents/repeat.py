@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from magneton.schemas.errors import SchemaVersionError
+from magneton.schemas.files.json import read_object
 from magneton.schemas.kinds import EnergyBasis
-from magneton.schemas.manifest import decode_json
 from magneton.schemas.versions.registry import SCHEMA_VERSION, DocumentStep, upgrade_document
 
 REPEATS_FORMAT, REPLAYS_FORMAT = "magneton-repeats", "magneton-replays"
@@ -163,7 +163,7 @@ def read_replays(path: Path) -> ReplayDocument:
 
 
 def _read(path: Path, kind: type[Document], format_: str) -> Document:
-    document = decode_json(path)
+    document = read_object(path)
     if document.get("format") != format_:
         raise SchemaVersionError(f"is not a document of the format {format_}", path=path)
     try:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from magneton.schemas.errors import InputNotFoundError, OutputExistsError
+from magneton.schemas.errors import OutputExistsError
 from magneton.schemas.files import leftovers
 from magneton.schemas.files.exchange import exchange
+from magneton.schemas.files.interrupts import uninterrupted
+from magneton.schemas.files.output_errors import failed, speaking_of
+
+LOG = logging.getLogger(__name__)
 
 
 def _sibling(path: Path, what: str) -> Path:
@@ -22,15 +27,17 @@ def atomic_write(path: Path, data: bytes | str) -> None:
     """Write a file so that it appears whole or not at all (temporary sibling, fsync, rename)."""
     raw = data.encode() if isinstance(data, str) else data
     temporary = _sibling(path, "tmp")
-    try:
-        with temporary.open("xb") as stream:
-            stream.write(raw)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with speaking_of(path, temporary):
+        try:
+            with temporary.open("xb") as stream:
+                stream.write(raw)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with uninterrupted():
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 @contextlib.contextmanager
@@ -42,25 +49,28 @@ def publish_file(path: Path, *, overwrite: bool = False) -> Iterator[Path]:
 
     Raises:
         OutputExistsError: ``path`` exists and may not be replaced, or is not a regular file.
-        InputNotFoundError: there is no directory to write it to, or it is not writable.
+        OutputFailedError: it cannot be written: no such directory, no permission, no space.
     """
-    if path.exists() and not path.is_file():
+    there = path.exists() or path.is_symlink()
+    if there and not path.is_file():
         raise OutputExistsError("exists and is not a file", path=path, remedy="choose another output")
-    if path.exists() and not overwrite:
+    if there and not overwrite:
         raise OutputExistsError("already exists", path=path, remedy="choose another output or pass --force")
     temporary = _sibling(path, "tmp")
     try:
         temporary.touch(exist_ok=False)
     except OSError as error:
-        raise InputNotFoundError(f"cannot create it: {error.strerror}", path=path) from error
-    try:
-        yield temporary
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        raise failed(error, path) from error
+    with speaking_of(path, temporary):
+        try:
+            yield temporary
+            with temporary.open("rb") as stream:
+                os.fsync(stream.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with uninterrupted():
+                temporary.unlink(missing_ok=True)
+            raise
 
 
 @contextlib.contextmanager
@@ -82,7 +92,7 @@ def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> It
 
     Raises:
         OutputExistsError: ``target`` exists and may not be replaced.
-        InputNotFoundError: the parent of ``target`` cannot be created or written to.
+        OutputFailedError: ``target`` cannot be written: no permission, no space, too many open files.
     """
     leftovers.tidy(target, last)
     _refuse_occupied(target, last, overwrite=overwrite)
@@ -91,16 +101,21 @@ def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> It
             target.parent.mkdir(parents=True, exist_ok=True)
             staging = stack.enter_context(leftovers.staging_directory(target))
         except OSError as error:
-            raise InputNotFoundError(f"cannot create it: {error.strerror}", path=target) from error
+            raise failed(error, target) from error
+        stack.enter_context(speaking_of(target, staging))
         try:
+            LOG.debug("%s: built beside it, under another name", target)
             yield staging
             if not (staging / last).is_file():
                 raise RuntimeError(f"{last} was not written")
             # Another program may have written to the same place while this one ran.
             _refuse_occupied(target, last, overwrite=overwrite)
-            _put_in_place(staging, target)
+            with uninterrupted():
+                _put_in_place(staging, target)
+            LOG.info("%s: published", target)
         except BaseException:
-            shutil.rmtree(staging, ignore_errors=True)
+            with uninterrupted():
+                shutil.rmtree(staging, ignore_errors=True)
             raise
 
 

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, SchemaVersionError, TruncatedInputError
+from magneton.schemas.files.output_errors import naming
 from magneton.schemas.tables.columns import Column, Table
 from magneton.schemas.tables.diff import DIFF_TABLES
 from magneton.schemas.tables.run import RUN_TABLES
@@ -70,30 +71,33 @@ class TableWriter:
     """
 
     def __init__(self, path: Path, table: Table) -> None:
-        self._table = table
+        self._table, self._path = table, path
         schema = file_schema(table)
         leaves = [leaf for field in schema for leaf in _leaves(field.name, field.type)]
         # Sketches are random digits: apart from one another, sign and exponent bytes compress, mantissas do not.
         sketched = [name for name, kind in leaves if pa.types.is_float32(kind)]
-        self._writer = pq.ParquetWriter(
-            path,
-            schema,
-            compression="zstd",
-            compression_level=1,
-            use_dictionary=[name for name, _ in leaves if name not in sketched],
-            use_byte_stream_split=sketched,
-        )
+        with naming(path):
+            self._writer = pq.ParquetWriter(
+                path,
+                schema,
+                compression="zstd",
+                compression_level=1,
+                use_dictionary=[name for name, _ in leaves if name not in sketched],
+                use_byte_stream_split=sketched,
+            )
         self.num_rows = 0
 
     def write(self, data: pa.Table) -> None:
         """Append rows; columns are completed and ordered to the table's schema."""
         if data.num_rows:
-            self._writer.write_table(conform(self._table, data))
+            with naming(self._path):
+                self._writer.write_table(conform(self._table, data))
             self.num_rows += data.num_rows
 
     def close(self) -> None:
         """Finish the file."""
-        self._writer.close()
+        with naming(self._path):
+            self._writer.close()
 
     def __enter__(self) -> Self:
         return self

@@ -302,6 +302,6 @@ class TraceInput:
             raise TruncatedInputError(
                 "stops in the middle of its compressed stream",
                 path=self.path,
-                remedy="allow truncated input to read what is there",
+                remedy="read what is there: magneton normalize --allow-truncated",
             )
         self.truncated = True

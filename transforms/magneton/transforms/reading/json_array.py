@@ -229,7 +229,9 @@ class EventArray(Generic[T]):
     def _cut_off(self) -> None:
         if not self._allow_truncated:
             raise TruncatedInputError(
-                "stops in the middle", path=self._path, remedy="allow truncated input to read what is there"
+                "stops in the middle",
+                path=self._path,
+                remedy="read what is there: magneton normalize --allow-truncated",
             )
         self.truncated = True
 

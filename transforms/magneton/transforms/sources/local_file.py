@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from magneton.schemas.errors import InputFormatError, InputNotFoundError
+from magneton.schemas.files.output_errors import naming
 from magneton.transforms.sources import Input
 
 _COMPARED = 4096
@@ -29,8 +30,10 @@ def local_file(source: Input) -> Iterator[Path]:
         return
     with tempfile.NamedTemporaryFile(prefix="magneton-") as copy:
         for block in source.blocks():
-            copy.write(block)
-        copy.flush()
+            with naming(Path(copy.name)):
+                copy.write(block)
+        with naming(Path(copy.name)):
+            copy.flush()
         yield Path(copy.name)
 
 
