@@ -68,7 +68,8 @@ class RunWriter:
         schema = RUN_TABLES[table].arrow_schema()
         arrays = {"run_id": pa.repeat(self._run_id, rows)}
         for name, value in keys.items():
-            arrays[name] = pa.repeat(pa.scalar(value, schema.field(name).type), rows)
+            # Not pa.scalar: each call looks for dateutil again where that is not installed, fourteen times the cost.
+            arrays[name] = pa.repeat(pa.array([value], schema.field(name).type)[0], rows)
         for name, column in columns.items():
             arrays[name] = _arrow(column, schema.field(name).type)
         self._queue.put((table, pa.table(arrays)))
