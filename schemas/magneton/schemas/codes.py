@@ -31,6 +31,7 @@ QUARANTINE_REASONS: dict[str, str] = {
 }
 
 WARNING_CODES: dict[str, str] = {
+    "activity_overrun": "device activities that reach beyond the next one on their stream: cut at its start, or unknown",
     "analyzer_sum_mismatch": "power analysers that do not add up to the total written beside them",
     "args_not_finite": "NaN or infinity among an event's arguments; stored as NULL",
     "array_not_terminated": "the event array has no closing bracket; allowed, but a killed writer looks the same",
@@ -40,6 +41,7 @@ WARNING_CODES: dict[str, str] = {
     "coarse_time_stamps": "time stamps cut to whole seconds: windows are off by up to one",
     "conflicting_instants": "sensor readings of one device and field that disagree at one instant",
     "correlation_as_external_id": "`External id` of device events only repeats the correlation and is not used to link",
+    "correlation_reused": "launches of one process that share a correlation: time decided which activity is whose",
     "counter_range_unknown": "an energy counter went back and its range is not known: wrap or reset",
     "counter_reset": "an energy counter started again; the energy of that interval is unknown",
     "dangling_flow": "flow arrows with a start or an end only",
@@ -82,6 +84,7 @@ WARNING_CODES: dict[str, str] = {
     "repeated_headers": "a header repeated inside a table: the writer was restarted",
     "sensor_field_mismatch": "two energies come from different sensor fields",
     "several_benchmarks": "a file with several benchmark results, of which one was read",
+    "stream_not_serial": "many device activities overlap on one stream: their times add up to more than passed",
     "time_stamp_unit_assumed": "the unit of time stamps was judged by their size",
     "trailing_garbage": "bytes after the end of the compressed stream were left out",
     "truncated": "the input ends in the middle; read as far as it goes",

@@ -35,6 +35,7 @@ from magneton.transforms.execution_traces import join_execution_traces
 from magneton.transforms.job import GRAPH_CAPTURE, PROFILE, CaptureFile, Extra, NormalizeOptions
 from magneton.transforms.linking.capture_tables import EVENTS, write_capture
 from magneton.transforms.linking.host import NextIds
+from magneton.transforms.linking.serial import clip_overruns
 from magneton.transforms.power.join import TraceSpan, time_line, write_power
 from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.reading.codecs import TraceInput
@@ -191,6 +192,7 @@ def _read(file: CaptureFile, stage: Stage, limits: Limits, options: NormalizeOpt
     if source.garbage:
         stage.warn("trailing_garbage", f"{source.garbage} bytes after the compressed stream were left out")
     stage.flush()
+    clip_overruns(stage)
     file.stage = stage
     file.sha256 = source.sha256()
 
