@@ -31,6 +31,7 @@ QUARANTINE_REASONS: dict[str, str] = {
 }
 
 WARNING_CODES: dict[str, str] = {
+    "activity_overrun": "device activities that reach beyond the next one on their stream; they end at its start, or their length is unknown",
     "analyzer_sum_mismatch": "the readings of several power analysers do not add up to the total in the same file",
     "args_not_finite": "NaN or infinity among an event's arguments; stored as NULL",
     "array_not_terminated": "the event array has no closing bracket. The format allows it; a writer that was killed leaves the same",
@@ -40,6 +41,7 @@ WARNING_CODES: dict[str, str] = {
     "coarse_time_stamps": "time stamps are cut to whole seconds, so windows are wrong by up to one second",
     "conflicting_instants": "sensor readings of one device and field that disagree at one instant",
     "correlation_as_external_id": "`External id` of device events repeats the correlation id, so it is not used to find operators",
+    "correlation_reused": "launches of one process share a correlation id; time decided which activity belongs to which launch",
     "counter_range_unknown": "an energy counter went back. It wrapped or was reset; its range is not known",
     "counter_reset": "an energy counter was reset; the energy of that interval is unknown",
     "dangling_flow": "flow arrows that have only a start or only an end",
@@ -82,6 +84,7 @@ WARNING_CODES: dict[str, str] = {
     "repeated_headers": "a header line occurs again inside a table, since the writer was restarted",
     "sensor_field_mismatch": "two energies come from different sensor fields",
     "several_benchmarks": "the file holds several benchmark results; one was read",
+    "stream_not_serial": "many device activities overlap on one stream, so their times add up to more than has passed",
     "time_stamp_unit_assumed": "the unit of time stamps was inferred from their size",
     "trailing_garbage": "bytes after the end of the compressed data were left out",
     "truncated": "the input ends in the middle; everything before that was read",

@@ -40,6 +40,7 @@ from magneton.transforms.inputs import RawFile, give_places, keep, tables_of
 from magneton.transforms.job import CaptureFile, Extra, NormalizeOptions
 from magneton.transforms.linking.capture_tables import EVENTS, write_capture
 from magneton.transforms.linking.host import NextIds
+from magneton.transforms.linking.serial import clip_overruns
 from magneton.transforms.power.join import TraceSpan, time_line, write_power
 from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.reading.codecs import TraceInput
@@ -223,6 +224,7 @@ def _read(file: CaptureFile, stage: Stage, limits: Limits, options: NormalizeOpt
     if source.garbage:
         stage.warn("trailing_garbage", f"{source.garbage} bytes after the compressed stream were left out")
     stage.flush()
+    clip_overruns(stage)
     rows = {kind: count for kind, count in stage.n_rows.items() if count}
     LOG.info("%s: read as %s, %d events of %s", file.path, file.source.FORMAT, sum(rows.values()), file.kind)
     LOG.debug("%s: staged %s", file.path, rows)

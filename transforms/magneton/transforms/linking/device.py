@@ -4,7 +4,9 @@ Within one process a correlation id joins a launch and its activities. A replaye
 
 Files that were merged from several processes use the same ids again. So the process that owns a device is found first: by
 correlations that occur in one process only, else by exclusion, else by order. If a process has several launches with one id, the
-last one that starts before the activity is taken, among those that leave activities. An activity without such a launch may get
+last one that starts before the activity is taken, among those that leave activities. If the activity of
+that launch is known already, the next launch is taken, provided that it starts at about the same time: the clocks of host and
+device differ a little. An activity without such a launch may get
 its operator from its ``External id``, unless this is only a copy of the correlation (files of 2021 to 2023).
 """
 
@@ -24,6 +26,9 @@ from magneton.transforms.naming.kernel_classes import kernel_class
 from magneton.transforms.staging.stage import NONE, Stage
 from magneton.transforms.staging.windows import windows
 from magneton.transforms.staging.writer import RunWriter, Texts, ids, known, sizes, threads
+
+# How far the clocks of host and device may be apart.
+_SKEW_NS = 1_000_000
 
 Ints = NDArray[np.int64]
 LINKS = pa.array(["launch", "external_id", "flow"], pa.string())
@@ -52,6 +57,8 @@ class DevicePass:
         self._texts = stage.pool.arrow()
         self._classes: dict[tuple[int, int], str] = {}
         self._used = np.zeros(launches["correlation"].size, bool)
+        # Launches among several of one correlation whose activity was met.
+        self._taken: set[int] = set()
         self._unlaunched = self._early = self._homeless = 0
 
     def run(self) -> None:
@@ -225,11 +232,16 @@ class DevicePass:
         expects = self._launches["expects"][self._order[a:b]]
         start = self._start[a:b]
         found = np.where(high > low, high - 1, -1)
+        graph = self._launches["graph"]
         for i in np.flatnonzero(high - low > 1).tolist():
             lo, hi = int(low[i]), int(high[i])
             lo += int(np.searchsorted(expects[lo:hi], expects[hi - 1], "left"))
-            at = lo + int(np.searchsorted(start[lo:hi], ts[i], "right")) - 1
-            found[i] = max(at, lo)
+            at = max(lo + int(np.searchsorted(start[lo:hi], ts[i], "right")) - 1, lo)
+            if a + at in self._taken and not graph[self._order[a + at]]:
+                free = [j for j in (at + 1, at - 1) if lo <= j < hi and a + j not in self._taken]
+                at = next((j for j in free if abs(int(start[j]) - int(ts[i])) <= _SKEW_NS), at)
+            self._taken.add(a + at)
+            found[i] = at
         return np.where(found >= 0, found + a, -1)
 
     def _find_operators(self, track: NDArray[Any], external: Ints, launch: Ints) -> Ints:
@@ -265,7 +277,7 @@ class DevicePass:
         return _or_number(rows["stream"], rows["track"], [t for _, t in self._stage.tracks.names])
 
     def _warn(self) -> None:
-        stage, launches = self._stage, self._launches
+        stage = self._stage
         if self._unlaunched:
             stage.warn(
                 "kernel_without_launch",
@@ -276,13 +288,43 @@ class DevicePass:
             stage.warn("kernel_before_launch", "device activities start before their launch", self._early)
         if self._homeless:
             stage.warn(Flag.GRAPH_REPLAY_NO_OP, "kernels of a replayed graph belong to no operator", self._homeless)
-        waiting = (launches["expects"] > 0) & (launches["correlation"] != NONE) & ~self._used
-        if waiting.any():
+        reused = self._reused()
+        if reused:
+            stage.warn(
+                "correlation_reused",
+                "launches of one process share a correlation: which activity is whose was judged by time",
+                reused,
+            )
+        if missing := self._missing():
             stage.warn(
                 "gpu_records_missing",
                 "launches whose device activity is not in the file: their device time is unknown, not 0",
-                int(waiting.sum()),
+                missing,
             )
+
+    def _reused(self) -> int:
+        """Return how many launches carry a correlation that another of their process and kind carries."""
+        family = self._launches["family"][self._order]
+        rows = np.flatnonzero(family >= 0)
+        keys = np.stack([self._pid[rows], self._correlation[rows], family[rows]])
+        _, counts = np.unique(keys, axis=1, return_counts=True)
+        return int(counts[counts > 1].sum())
+
+    def _missing(self) -> int:
+        """Return how many launches have no activity; the calls of runtime and driver for one launch count once."""
+        launches = self._launches
+        rows = np.flatnonzero((launches["expects"] > 0) & (launches["correlation"] != NONE))
+        if not len(rows):
+            return 0
+        keys = np.stack([launches["process"][rows], launches["correlation"][rows]])
+        _, group = np.unique(keys, axis=1, return_inverse=True)
+        group = group.reshape(-1)
+        pairs = np.stack([group, launches["family"][rows]])
+        of, per_family = np.unique(pairs, axis=1, return_counts=True)
+        wanted = np.zeros(int(group.max()) + 1, np.int64)
+        np.maximum.at(wanted, of[0], per_family)
+        found = np.bincount(group, weights=self._used[rows], minlength=len(wanted)).astype(np.int64)
+        return int(np.maximum(wanted - found, 0).sum())
 
 
 def _or_number(stated: Ints, track: NDArray[Any], names: list[str | None]) -> Ints:

@@ -6,7 +6,7 @@ in a few arrays. Everything else is written and not kept in memory.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,12 +20,23 @@ from magneton.transforms.linking.module_tree import ModuleTree
 from magneton.transforms.linking.nest import Sweep
 from magneton.transforms.linking.steps import Steps
 from magneton.transforms.naming.frame_names import Place, module_instance, place
-from magneton.transforms.naming.launch_names import capture_step, launches_graph, leaves_activity
+from magneton.transforms.naming.launch_names import (
+    capture_step,
+    launches_graph,
+    leaves_activity,
+    moves_memory,
+)
 from magneton.transforms.staging.arrays import Growing, IdMap
 from magneton.transforms.staging.stage import NONE, Stage
 from magneton.transforms.staging.windows import FOREVER, Window, ends, windows
 from magneton.transforms.staging.writer import RunWriter, Texts, ids, known, threads
 
+_FACTS: dict[str, Callable[[str], int]] = {
+    "capture": capture_step,
+    "activity": leaves_activity,
+    "graph": launches_graph,
+    "transfer": moves_memory,
+}
 KINDS = ("annotations", "frames", "ops", "launches", "flows")
 
 Ints = NDArray[np.int64]
@@ -81,7 +92,8 @@ class HostPass:
 
     Attributes:
         ops: external_id, process, module, call, step of every operator; record_function where tensors refer to it.
-        launches: correlation, process, ts, op, module, call, step, graph, expects of every launch.
+        launches: correlation, process, ts, op, module, call, step, graph, expects of every launch; family is its
+            category where its name says that it leaves an activity, else -1.
         flows: what the ends of flow arrows lie in.
     """
 
@@ -302,7 +314,10 @@ class HostPass:
         captured = self._in_capture(track, self._fact("capture", name))
         linked = (correlation != NONE) & np.isin(correlation, self._active)
         stated = rows["expects_device_activity"]
-        expects = np.where(stated >= 0, stated > 0, (self._fact("activity", name) > 0) & ~captured) | linked
+        named = (self._fact("activity", name) > 0) & ~captured
+        moves = self._fact("transfer", name) > 0
+        named &= ~(moves & ~linked & _between_complete(track, named & ~moves, linked))
+        expects = np.where(stated >= 0, stated > 0, named) | linked
         graph = self._fact("graph", name) > 0
         self.launches.append(
             correlation=correlation,
@@ -314,6 +329,7 @@ class HostPass:
             step=step,
             graph=graph.astype(np.int64),
             expects=expects.astype(np.int64),
+            family=np.where(named, rows["category"], -1).astype(np.int64),
         )
         self._writer.write(
             "launches",
@@ -356,7 +372,7 @@ class HostPass:
         for code in np.unique(name).tolist():
             if known[code] == -2:
                 text = self._names[code] if code >= 0 else ""
-                rule = {"capture": capture_step, "activity": leaves_activity, "graph": launches_graph}[what]
+                rule = _FACTS[what]
                 known[code] = int(rule(text))
         facts: NDArray[np.int8] = known[name]
         return facts
@@ -446,6 +462,25 @@ class HostPass:
         self._next.take("modules", len(self.modules.modules))
         columns = {k: pa.array(v, pa.string()) if isinstance(v, list) else v for k, v in columns.items()}
         self._writer.write("modules", len(self.modules.modules), self._keys, columns)
+
+
+def _between_complete(track: NDArray[Any], works: Mask, linked: Mask) -> Mask:
+    """Tell which calls stand between launches of their thread that all left their activity.
+
+    A copy or a fill without an activity there had nothing to do (cuBLAS clears workspaces of no bytes): profilers lose
+    records in runs, not one by one.
+    """
+    out = np.zeros(len(track), bool)
+    for number in np.unique(track).tolist():
+        mine = np.flatnonzero(track == number)
+        known = mine[works[mine]]
+        if not len(known):
+            continue
+        after = np.searchsorted(known, mine)
+        before = np.maximum(after - 1, 0)
+        after = np.minimum(after, len(known) - 1)
+        out[mine] = linked[known[before]] & linked[known[after]]
+    return out
 
 
 def _id(column: Ints) -> Ints:

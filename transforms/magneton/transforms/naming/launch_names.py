@@ -12,6 +12,7 @@ _ACTIVITY = re.compile(
     r"|urEnqueue(?:KernelLaunch|USM(?:Memcpy|Fill)|Mem(?:Buffer|Image)\w+)\w*"
     r"|zeCommandListAppend(?:Launch\w*Kernel\w*|Memory(?:Copy|Fill)\w*)"
 )
+_TRANSFER = re.compile(r"(?:cuda|hip|cu|mu|musa)Mem(?:cpy|set)|urEnqueueUSM|zeCommandListAppendMemory")
 _GRAPH = re.compile(r"(?:cuda|hip|cu|mu|musa)GraphLaunch\w*")
 _BEGIN_CAPTURE = re.compile(r"(?:cuda|hip|cu|mu|musa)StreamBeginCapture\w*")
 _END_CAPTURE = re.compile(r"(?:cuda|hip|cu|mu|musa)StreamEndCapture\w*")
@@ -20,6 +21,11 @@ _END_CAPTURE = re.compile(r"(?:cuda|hip|cu|mu|musa)StreamEndCapture\w*")
 def leaves_activity(name: str) -> bool:
     """Tell whether a call of this name should leave a device activity (outside of a graph capture)."""
     return _ACTIVITY.match(name) is not None
+
+
+def moves_memory(name: str) -> bool:
+    """Tell whether a call of this name copies or fills memory: it leaves an activity only where there are bytes to move."""
+    return _TRANSFER.match(name) is not None
 
 
 def launches_graph(name: str) -> bool:

@@ -236,7 +236,7 @@ class Stage:
         self.n_quarantined = 0
         self.quarantined: dict[str, int] = {}
         self.warnings: dict[str, tuple[int, str]] = {}
-        self._connection = connection
+        self.connection = connection
         self._index = index
         self._pending: dict[str, list[dict[str, NDArray[Any]]]] = {}
         self._pending_rows: dict[str, int] = {}
@@ -326,8 +326,8 @@ class Stage:
         names = list(KINDS[kind] if columns is None else columns)
         if kind not in self._created:
             return
-        query = f"SELECT {', '.join(names)} FROM {self._table(kind)}" + (f" ORDER BY {order}" if order else "")
-        reader: Any = self._connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS)
+        query = f"SELECT {', '.join(names)} FROM {self.table(kind)}" + (f" ORDER BY {order}" if order else "")
+        reader: Any = self.connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS)
         for whole in reader:
             for start in range(0, whole.num_rows, BATCH_ROWS):
                 batch = whole.slice(start, BATCH_ROWS)
@@ -348,9 +348,9 @@ class Stage:
                 continue
             query = (
                 f"SELECT min(ts_ns), max(CASE WHEN dur_ns < 0 THEN ts_ns ELSE ts_ns + dur_ns END)"
-                f" FROM {self._table(kind)}"
+                f" FROM {self.table(kind)}"
             )
-            low, high = self._connection.execute(query).fetchall()[0]
+            low, high = self.connection.execute(query).fetchall()[0]
             if low is not None:
                 first = low if first is None else min(first, low)
                 last = high if last is None else max(last, high)
@@ -361,33 +361,42 @@ class Stage:
         self.flush()
         if kind not in self._created:
             return
-        test = " AND ".join(f"{self._table(kind)}.{name} = given.{name}" for name in where)
-        self._connection.register("given", pa.table({"new_value": values, **where}))
-        self._connection.execute(f"UPDATE {self._table(kind)} SET {column} = given.new_value FROM given WHERE {test}")
-        self._connection.unregister("given")
+        test = " AND ".join(f"{self.table(kind)}.{name} = given.{name}" for name in where)
+        self.connection.register("given", pa.table({"new_value": values, **where}))
+        self.connection.execute(f"UPDATE {self.table(kind)} SET {column} = given.new_value FROM given WHERE {test}")
+        self.connection.unregister("given")
+
+    def replace(self, kind: str, rows: NDArray[np.int64], columns: Mapping[str, NDArray[Any]]) -> None:
+        """Set columns of staged rows that are named by their ``rowid``."""
+        self.connection.register("given", pa.table({"given_row": rows, **columns}))
+        changes = ", ".join(f"{name} = given.{name}" for name in columns)
+        table = self.table(kind)
+        self.connection.execute(f"UPDATE {table} SET {changes} FROM given WHERE {table}.rowid = given.given_row")
+        self.connection.unregister("given")
 
     def drop_repeated_flows(self, categories: Sequence[int]) -> int:
         """Drop flow ends of some categories whose id is the correlation of a row on their own track; return how many."""
         self.flush()
-        flows = self._table("flows")
+        flows = self.table("flows")
         kinds = [k for k in ("launches", "kernels", "annotations") if k in self._created]
         if not categories or not kinds:
             return 0
-        known = " UNION ".join(f"SELECT correlation, track FROM {self._table(k)}" for k in kinds)
+        known = " UNION ".join(f"SELECT correlation, track FROM {self.table(k)}" for k in kinds)
         query = f"DELETE FROM {flows} WHERE list_contains(?, category) AND (flow, track) IN ({known})"
-        dropped = int(self._connection.execute(query, [list(categories)]).fetchall()[0][0])
+        dropped = int(self.connection.execute(query, [list(categories)]).fetchall()[0][0])
         self.n_rows["flows"] -= dropped
         return dropped
 
     def drop(self, kind: str) -> None:
         """Forget the rows of a kind."""
         if kind in self._created:
-            self._connection.execute(f"DROP TABLE {self._table(kind)}")
+            self.connection.execute(f"DROP TABLE {self.table(kind)}")
             self._created.discard(kind)
 
     # --- inside ---------------------------------------------------------------------------------------------------
 
-    def _table(self, kind: str) -> str:
+    def table(self, kind: str) -> str:
+        """Return the name of the table that the rows of a kind wait in."""
         return f"{kind}_{self._index}"
 
     def _array(self, type_: str, values: Values) -> NDArray[Any]:
@@ -424,11 +433,11 @@ class Stage:
             data[name] = pa.array(whole, pa.string()) if type_ == "string" else pa.array(whole)
         if kind not in self._created:
             columns = ", ".join(f"{name} {_SQL[type_]}" for name, type_ in types.items())
-            self._connection.execute(f"CREATE TABLE {self._table(kind)} ({columns})")
+            self.connection.execute(f"CREATE TABLE {self.table(kind)} ({columns})")
             self._created.add(kind)
-        self._connection.register("staged_piece", pa.table(data))
-        self._connection.execute(f"INSERT INTO {self._table(kind)} SELECT * FROM staged_piece")
-        self._connection.unregister("staged_piece")
+        self.connection.register("staged_piece", pa.table(data))
+        self.connection.execute(f"INSERT INTO {self.table(kind)} SELECT * FROM staged_piece")
+        self.connection.unregister("staged_piece")
 
 
 class _Tracks:
