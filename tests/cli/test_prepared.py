@@ -47,10 +47,10 @@ def refuse_in(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     """Let nothing be made in a directory, as if it were read-only (the tests may run as root)."""
     make: Callable[..., str] = tempfile.mkdtemp
 
-    def refusing(*args: str, **more: str | Path) -> str:
-        if Path(more["dir"]) == directory:
-            raise PermissionError(13, "Permission denied", str(directory))
-        return make(*args, **more)
+    def refusing(*args: str, dir: str | Path, **more: str) -> str:  # noqa: A002 - as in tempfile
+        if Path(dir) == directory:
+            raise PermissionError(13, "Permission denied", str(dir))
+        return make(*args, dir=dir, **more)
 
     monkeypatch.setattr(prepared.tempfile, "mkdtemp", refusing)
 
@@ -218,3 +218,9 @@ def test_an_output_that_is_taken_stays(run: Path) -> None:
 
     with pytest.raises(OutputExistsError):
         normalize(run, run)
+
+
+def test_nothing_is_left_open(run: Path) -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    with_tables(run)
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1

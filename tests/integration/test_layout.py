@@ -52,17 +52,6 @@ def test_every_package_is_typed(root: Path) -> None:
         assert (root / package / "py.typed").is_file(), package
 
 
-def test_the_namespace_holds_packages_and_the_way_to_start_them(root: Path) -> None:
-    """``magneton/__main__.py`` makes ``python -m magneton`` work; unlike an ``__init__.py``, it hides nothing."""
-    held = {
-        str(p.relative_to(root))
-        for stage in STAGES
-        for p in (root / stage / "magneton").iterdir()
-        if p.name != "__pycache__"
-    }
-    assert held == PACKAGES | {"cli/magneton/__main__.py"}
-
-
 def test_modules_stay_readable(root: Path) -> None:
     lengths = {
         str(p.relative_to(root)): len(p.read_text().splitlines())
@@ -233,12 +222,11 @@ def test_the_wheel_holds_magneton_and_nothing_else(root: Path, tmp_path: Path) -
         f"{package.split('/')[-1]}/py.typed" for package in PACKAGES
     }
     assert [n for n in names if n.endswith("licenses/LICENSE")]
-    for module in ("magneton", "magneton.cli"):
-        shown = subprocess.run(
-            [sys.executable, "-m", module, "--version"],
-            cwd=tmp_path,
-            env={"PYTHONPATH": str(tmp_path / "site")},
-            capture_output=True,
-            text=True,
-        )
-        assert shown.stdout.startswith("magneton "), shown.stderr
+    shown = subprocess.run(
+        [sys.executable, "-m", "magneton.cli", "--version"],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(tmp_path / "site")},
+        capture_output=True,
+        text=True,
+    )
+    assert shown.stdout.startswith("magneton "), shown.stderr
