@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from magneton.schemas.kinds import Activity, Flag
 from magneton.transforms.linking.host import NextIds, Placed
+from magneton.transforms.linking.steps import Steps
 from magneton.transforms.naming.kernel_classes import kernel_class
 from magneton.transforms.staging.stage import NONE, Stage
 from magneton.transforms.staging.windows import windows
@@ -46,6 +47,7 @@ class DevicePass:
         ops: Placed,
         launches: Placed,
         by_flow: Mapping[int, int],
+        steps: Steps,
     ) -> None:
         self._stage = stage
         self._writer = writer
@@ -54,6 +56,7 @@ class DevicePass:
         self._ops = ops
         self._launches = launches
         self._by_flow = by_flow
+        self._steps = steps
         self._texts = stage.pool.arrow()
         self._classes: dict[tuple[int, int], str] = {}
         self._used = np.zeros(launches["correlation"].size, bool)
@@ -163,6 +166,7 @@ class DevicePass:
             for column, name in ((step, "step"), (module, "module"), (call, "call")):
                 better = self._ops.of(name, named)
                 column[at] = np.where(better != NONE, better, column[at])
+        step = np.where(step == NONE, self._steps.on_device(rows["ts_ns"]), step)
         latency = np.where(has, rows["ts_ns"] - np.where(has, launches.of("ts", launch), 0), NONE)
         node = rows["graph_node_id"]
         graph = np.where(has, launches.of("graph", launch), np.where(node != NONE, 1, -1)).astype(np.int8)

@@ -140,7 +140,10 @@ def rows(
     if track.role in ("stream", "device_ops"):
         return [("kernels", {**common, **_kernel(track, event, instruction)})]
     if track.role == "view":
-        return [("annotations", {**common, "category": track.view, "kind": "slice", "args": _said(event)})]
+        # The line `Steps` has one event per step, named by its number.
+        step = int64(event.name) if track.view == "Steps" else None
+        row = {**common, "category": track.view, "kind": "slice", "args": _said(event), "step": step}
+        return [("annotations", row)]
     return _host_rows(event, common, operations, instruction)
 
 
