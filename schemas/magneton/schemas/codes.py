@@ -35,6 +35,7 @@ WARNING_CODES: dict[str, str] = {
     "analyzer_sum_mismatch": "the readings of several power analysers do not add up to the total in the same file",
     "args_not_finite": "NaN or infinity among an event's arguments; stored as NULL",
     "array_not_terminated": "the event array has no closing bracket. The format allows it; a writer that was killed leaves the same",
+    "attributes_left_out": "more different attributes than are kept: those met later are NULL",
     "averaged_power_field": "the power field averages over about a second, so energies of short windows are wrong",
     "below_idle_baseline": "power under load was below the power at rest that is subtracted, so the dynamic part is negative",
     "bench_totals_disagree": "the totals of a serving benchmark contradict the list of requests in the same file",
