@@ -81,6 +81,8 @@ WARNING_CODES: dict[str, str] = {
     "power_outside_trace": "a power log and the trace do not overlap in time",
     "power_rows_dropped": "sensor readings were set aside; see the quarantine table",
     "power_window_unknown": "it is not known over what time the power field averages",
+    "processes_as_ranks": "one file holds several processes that use devices: each is a rank",
+    "processes_mixed": "one file holds several processes whose device work could not be told apart",
     "rank_unknown": "the input names no rank; 0 is used",
     "repeated_headers": "a header line occurs again inside a table, since the writer was restarted",
     "sensor_field_mismatch": "two energies come from different sensor fields",

@@ -46,9 +46,10 @@ _COPY_KINDS = {
 _SYNC_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 # CUPTI adds the version that introduced a call: `cudaLaunchKernel_v7000` is kineto's `cudaLaunchKernel`.
 _API_VERSION = re.compile(r"_v\d+$")
-# torch.autograd.profiler.emit_nvtx names a range after its operator: `aten::mm, seq = 3, op_id = 7, sizes = [[2, 3]]`
+# torch.autograd.profiler.emit_nvtx names a range after its operator: `aten::mm, seq = 3, op_id = 7, sizes = [[2, 3]]`.
+# Under `no_grad` there is no `seq`, and custom operators have names of their own: `vllm::unified_attention, op_id = 2`.
 _OPERATOR = re.compile(
-    r"(?P<name>[^,]{1,200}?)(?:, seq = (?P<seq>\d{1,18}))?(?:, op_id = \d{1,18})?"
+    r"(?P<name>[^,]{1,200}?)(?:, seq = (?P<seq>\d{1,18}))?(?:, op_id = (?P<op>\d{1,18}))?"
     r"(?:, sizes = (?P<sizes>\[[\[\], 0-9]*\]))?(?:, input_op_ids = .*)?"
 )
 
@@ -245,7 +246,7 @@ def _nvtx(database: Database, names: Lookup, notes: Notes) -> Iterator[Row]:
             return None
         row = {**_host_columns(record, start, length), "name": name or ""}
         operator = _OPERATOR.fullmatch(name) if name and shape == "slice" and length is not None else None
-        if operator is not None and (operator["seq"] or operator["name"].startswith("aten::")):
+        if operator is not None and (operator["seq"] or operator["op"] or operator["name"].startswith("aten::")):
             return "ops", {
                 **row,
                 "name": operator["name"],
