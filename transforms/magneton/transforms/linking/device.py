@@ -273,8 +273,10 @@ class DevicePass:
         labels = [pool[s] or kernel_class(pool[n] or "", pool[c] or Activity.KERNEL) for n, c, s in unique.T.tolist()]
         return Texts(inverse.reshape(-1), pa.array(labels, pa.string()))
 
-    def _device(self, rows: dict[str, NDArray[Any]]) -> Ints:
+    def _device(self, rows: dict[str, Any]) -> Ints:
         """Return the device as stated, else the number that kineto writes as process id of activities."""
+        if self._stage.info.source_format != "kineto":
+            return rows["device"]
         return _or_number(rows["device"], rows["track"], [p for p, _ in self._stage.tracks.names])
 
     def _stream(self, rows: dict[str, NDArray[Any]]) -> Ints:

@@ -33,6 +33,8 @@ SOURCES: list[str] = [
     "xla.xplane",
     "sqlite.source",
     "onnxruntime",
+    "proton",
+    "ascend",
     "chakra",
     "jax_trace",
     "tensorflow_timeline",

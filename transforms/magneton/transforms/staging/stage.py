@@ -203,6 +203,7 @@ class SourceInfo:
         versions: versions of the system and of its libraries.
         metadata: other top-level fields (no host names, user names or paths).
         incomplete: the input was cut off.
+        serial_streams: an activity of a stream is known to be over when the next one begins.
     """
 
     source_format: str
@@ -215,6 +216,7 @@ class SourceInfo:
     versions: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     incomplete: bool = False
+    serial_streams: bool = True
 
 
 class Stage:

@@ -143,7 +143,8 @@ class Columns:
         occupancy = [a.occupancy_percent for a in args]
         return {
             "device": _ints(stage, [a.device for a in args]),
-            "stream": _ints(stage, [a.stream for a in args]),
+            # XPU has queues for streams.
+            "stream": _ints(stage, [a.stream if a.queue is None else _queue(a) for a in args]),
             "correlation": _ints(stage, [a.correlation for a in args], lowest=1),
             "external_id": _ints(stage, [a.external_id for a in args], lowest=1),
             "graph_node_id": _ints(stage, [a.graph_node_id for a in args], lowest=1),
@@ -256,6 +257,11 @@ def _ints(stage: Stage, values: Sequence[int | None], lowest: int | None = None)
         if none.any():
             column[none & ~stage.is_wide(column)] = NONE
     return column
+
+
+def _queue(args: KernelArgs) -> int | None:
+    queue = args.queue if isinstance(args.queue, int) and not isinstance(args.queue, bool) else None
+    return args.stream if args.stream is not None else queue
 
 
 def _number(value: Any) -> float | None:

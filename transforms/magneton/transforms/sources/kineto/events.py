@@ -120,6 +120,7 @@ class KernelArgs(CollectiveArgs, gc=False, kw_only=True, forbid_unknown_fields=T
     shared_memory_bytes: int | None = field(default=None, name="shared memory")
     occupancy_percent: float | None = field(default=None, name="est. achieved occupancy %")
     graph_node_id: int | None = field(default=None, name="graph node id")
+    queue: Any = field(default=None, name="sycl queue")
     context: Any = None
     queued: Any = None
     priority: Any = None
@@ -180,11 +181,19 @@ CATEGORIES: dict[str, tuple[str, str]] = {
     "xpu_driver": ("launches", "cuda_driver"),
     "privateuse1_driver": ("launches", "cuda_driver"),
     "kernel": ("kernels", Activity.KERNEL),
+    "mtia_ccp_events": ("kernels", "kernel"),
+    "hpu_op": ("kernels", "kernel"),
     "gpu_memcpy": ("kernels", Activity.MEMCPY),
     "memcpy": ("kernels", Activity.MEMCPY),
     "gpu_memset": ("kernels", Activity.MEMSET),
     "memset": ("kernels", Activity.MEMSET),
 }
+
+# Annotations that are known not to be work of a device, though some stand beside its streams.
+NO_WORK = frozenset({
+    "user_annotation", "gpu_user_annotation", "cuda_sync", "cuda_event", "xpu_sync", "overhead", "external_correlation",
+    "cuda_profiler_range", "gpu_pm_counter", "mtia_counters", "mtia_insight", "glow_runtime", "cpu_instant_event", "trace",
+})  # fmt: skip
 
 # Phases that become edges: they are paired once the file is complete.
 EDGES = frozenset("BEbneSTpF")
