@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -67,3 +70,106 @@ def test_remedies_name_options_that_exist() -> None:
                         assert option in known[name] or option == "--", f"{path.name}: {remedy}"
                     checked += 1
     assert checked >= 5
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join(str(ROOT / stage) for stage in STAGES)}
+
+
+def magneton(*words: str, cwd: Path, before: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process of its own, from a shell that ran ``before``."""
+    line = f'{before} exec "{sys.executable}" -m magneton.cli "$@"'
+    return subprocess.run(
+        ["bash", "-c", line, "bash", *words], cwd=cwd, env=environment(), capture_output=True, text=True, timeout=30
+    )
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Path:
+    run = tmp_path / "run"
+    assert main(["normalize", str(ROOT / "tests" / "found" / "hash-in-kernel-names" / "a.json"), "-o", str(run)]) == 0
+    return run
+
+
+@pytest.mark.parametrize("limit", [1, 8, 40])
+@pytest.mark.parametrize("words", [["diff", "run", "run", "-o", "d"], ["normalize", "run", "-o", "again"]])
+def test_a_file_that_cannot_grow_is_named_in_one_line(
+    words: list[str], limit: int, recording: Path, tmp_path: Path
+) -> None:
+    """A limit on the size of files stands for a full disk: the write fails in the middle."""
+    before = sorted(p.name for p in tmp_path.iterdir())
+    done = magneton(*words, cwd=tmp_path, before=f"trap '' XFSZ; ulimit -f {limit};")
+    assert done.returncode in (0, 2), done.stderr
+    if done.returncode:
+        (line,) = done.stderr.strip().splitlines()
+        assert line.startswith("magneton: error: ") and "cannot be written: File too large" in line
+        assert ".magneton-" not in line
+        assert sorted(p.name for p in tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("words", [["diff", "run", "run", "-o", "shut/d"], ["normalize", "run", "-o", "shut/again"]])
+def test_a_place_without_permission_is_named(words: list[str], recording: Path, tmp_path: Path) -> None:
+    (tmp_path / "shut").write_text("a file, not a directory")
+    done = magneton(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    (line,) = done.stderr.strip().splitlines()
+    assert "shut" in line and ".magneton-" not in line
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("[" * 100_000, id="open lists"),
+        pytest.param("[" * 5_000 + "]" * 5_000, id="deep lists"),
+        pytest.param('{"clock_anchors":' * 2_000 + "1" + "}" * 2_000, id="deep objects"),
+        pytest.param('{"clock_anchors": [{"realtime_ns": 1e400}]}', id="a float that is none"),
+        pytest.param(
+            '{"clock_anchors": [{"realtime_ns": 99999999999999999999999, "boottime_ns": 1}]}', id="a huge integer"
+        ),
+        pytest.param("null", id="null"),
+        pytest.param("", id="nothing"),
+    ],
+)
+def test_anchors_that_are_none_are_refused_in_one_line(content: str, recording: Path, tmp_path: Path) -> None:
+    (tmp_path / "anchors.json").write_text(content)
+    (tmp_path / "log.csv").write_text(
+        "timestamp_ns,clock,device_kind,device_id,field,value,unit\n1,boottime,gpu,a,power,1,W\n"
+    )
+    done = magneton("normalize", "run", "-o", "x", "--power", "log.csv", "--anchors", "anchors.json", cwd=tmp_path)
+    assert done.returncode == 2, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1 and not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["info", "pipe"], ["diff", "pipe", "run"], ["sql", "pipe", "SELECT 1"], ["normalize", "pipe", "-o", "x"]]
+)
+def test_a_pipe_is_refused_and_not_waited_for(words: list[str], recording: Path, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    done = magneton(*words, cwd=tmp_path)
+    assert done.returncode == 2 and len(done.stderr.strip().splitlines()) == 1, done.stderr
+
+
+@pytest.mark.parametrize("words", [["diff", "run", "run", "-o", "d"], ["normalize", "run", "-o", "again"]])
+def test_ctrl_c_ends_with_one_line_and_leaves_nothing(words: list[str], recording: Path, tmp_path: Path) -> None:
+    before = sorted(p.name for p in tmp_path.iterdir())
+    (tmp_path / "sitecustomize.py").write_text(
+        "import threading, os, signal, time\n"
+        "def press():\n"
+        "    while not any(n.startswith('.magneton-staging') for n in os.listdir('.')): time.sleep(0.001)\n"
+        "    os.kill(os.getpid(), signal.SIGINT)\n"
+        "threading.Thread(target=press, daemon=True).start()\n"
+    )
+    paths = f"{tmp_path}{os.pathsep}{environment()['PYTHONPATH']}"
+    done = subprocess.run(
+        [sys.executable, "-m", "magneton.cli", *words],
+        cwd=tmp_path,
+        env=environment() | {"PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+    (tmp_path / "sitecustomize.py").unlink()
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    if done.returncode:
+        assert (done.returncode, done.stderr.strip()) == (130, "magneton: interrupted")
+        assert sorted(p.name for p in tmp_path.iterdir()) == before

@@ -384,7 +384,7 @@ def test_what_cannot_be_run_alone_is_refused(monkeypatch):
 
     monkeypatch.setattr(replay_jax, "copy_arrays", broken)
     (found,) = quick(jnp.sin, (np.ones(3, "f4"),), select=lambda n, _: n == "sin")
-    assert found.replay is None and found.refusal == "sin could not be run alone: RuntimeError: out of memory"
+    assert found.replay is None and found.refusal == "its trial failed: RuntimeError: out of memory"
 
 
 def test_values_that_are_no_longer_needed_are_not_held():

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from magneton.collectors.replay.windows import NotRepeatableError, replay_in_turns, turns_for
+from magneton.collectors.replay.windows import NotRepeatableError, Replay, attempt, replay_in_turns, turns_for
 from magneton.schemas.errors import UsageError
 
 
@@ -55,3 +55,28 @@ def test_calls_take_turns_and_windows_are_filled() -> None:
 def test_windows_need_a_length_and_a_number(seconds: float, rounds: int) -> None:
     with pytest.raises(UsageError):
         replay_in_turns("x", [int], seconds=seconds, rounds=rounds, synchronize=id, bytes_each=0, cold=True)
+
+
+class ResourceExhaustedError(Exception):
+    """Called as TensorFlow calls it."""
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (NotRepeatableError("it draws random numbers"), "it draws random numbers"),
+        (ValueError("shapes differ"), "its trial failed: ValueError: shapes differ"),
+        (RuntimeError("no such kernel"), "its trial failed: RuntimeError: no such kernel"),
+        (MemoryError(), "there is no room in memory for copies of its inputs and outputs"),
+        (ResourceExhaustedError("OOM"), "there is no room in memory for copies of its inputs and outputs"),
+    ],
+)
+def test_a_call_that_fails_is_refused_with_the_reason(error: Exception, refusal: str) -> None:
+    """One contract for every framework: the other calls go on."""
+
+    def failing() -> Replay:
+        raise error
+
+    assert attempt(failing) == (None, refusal)
+    done = Replay("op")
+    assert attempt(lambda: done) == (done, None)

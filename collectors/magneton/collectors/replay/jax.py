@@ -21,6 +21,7 @@ from magneton.collectors.replay.windows import (
     NotRepeatableError,
     Replay,
     ReplayedCall,
+    attempt,
     check_replay,
     host_cache_bytes,
     host_free_bytes,
@@ -258,23 +259,18 @@ def _replay(equation: Any, values: Sequence[Any], seconds: float, rounds: int, c
     jax = import_jax()
     _check(equation, values)
     name = equation.primitive.name
-    try:
-        function, arrays = alone(equation, values)
-        written = sum(int(array.nbytes) for array in jax.block_until_ready(function(*arrays)))
-        distinct = list({id(array): array for array in arrays}.values())
-        size = sum(int(array.nbytes) for array in distinct)
-        count, cold, sets = 1, True, [arrays]
-        if size:
-            cache, free = device_memory(next(iter(distinct[0].devices())))
-            # Each set of inputs has a set of outputs, which needs memory too.
-            free = free * size // (size + written)
-            count, cold = turns_for(size, cache, free, copies)
-            sets = [copy_arrays(arrays) for _ in range(count)]
-            jax.block_until_ready(sets)
-    except Exception as error:
-        if isinstance(error, NotRepeatableError):
-            raise
-        raise NotRepeatableError(f"{name} could not be run alone: {type(error).__name__}: {error}") from error
+    function, arrays = alone(equation, values)
+    written = sum(int(array.nbytes) for array in jax.block_until_ready(function(*arrays)))
+    distinct = list({id(array): array for array in arrays}.values())
+    size = sum(int(array.nbytes) for array in distinct)
+    count, cold, sets = 1, True, [arrays]
+    if size:
+        cache, free = device_memory(next(iter(distinct[0].devices())))
+        # Each set of inputs has a set of outputs, which needs memory too.
+        free = free * size // (size + written)
+        count, cold = turns_for(size, cache, free, copies)
+        sets = [copy_arrays(arrays) for _ in range(count)]
+        jax.block_until_ready(sets)
     return replay_in_turns(
         name,
         [partial(function, *one) for one in sets],
@@ -326,13 +322,10 @@ def replay_equations(
     done: list[ReplayedCall] = []
 
     def visit(equation: Any, values: Sequence[Any], place: str) -> None:
-        name, replayed, refusal = equation.primitive.name, None, None
+        name = equation.primitive.name
         if not select(name, place):
             return
-        try:
-            replayed = _replay(equation, values, seconds, rounds, copies)
-        except NotRepeatableError as error:
-            refusal = str(error)
+        replayed, refusal = attempt(lambda: _replay(equation, values, seconds, rounds, copies))
         inputs = tuple(_form(atom.aval) for atom in equation.invars if not _constant(atom))
         done.append(ReplayedCall(name, place, inputs, replayed, refusal))
 

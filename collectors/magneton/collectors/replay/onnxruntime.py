@@ -28,6 +28,7 @@ from magneton.collectors.replay.windows import (
     NotRepeatableError,
     Replay,
     ReplayedCall,
+    attempt,
     check_replay,
     host_cache_bytes,
     host_free_bytes,
@@ -365,11 +366,7 @@ def replay_nodes(
             replay = None
             refusal = _refusal(program, node, recorded)
             if refusal is None:
-                try:
-                    replay = _replay(program, node, recorded, seconds, rounds, copies)
-                except Exception as error:
-                    usual = isinstance(error, NotRepeatableError)
-                    refusal = str(error) if usual else f"its trial failed: {type(error).__name__}: {error}"
+                replay, refusal = attempt(partial(_replay, program, node, recorded, seconds, rounds, copies))
             forms = tuple(_form(program, name, recorded) for name in node.input if name)
             done.append(ReplayedCall(node.op_type, node.name, forms, replay, refusal))
             for name in {name for name in node.input if last[name] == position}:

@@ -26,7 +26,7 @@ from typing import Any
 
 from magneton.collectors.frameworks import import_framework
 from magneton.collectors.replay import windows as replays
-from magneton.collectors.replay.windows import NotRepeatableError, ReplayedCall
+from magneton.collectors.replay.windows import NotRepeatableError, Replay, ReplayedCall
 from magneton.schemas.errors import UsageError
 
 __all__ = ["import_tensorflow", "replay_operations"]
@@ -376,16 +376,15 @@ def replay_operations(
 
     def replayed(step: _Step, alone: _Alone, given: Sequence[Any]) -> ReplayedCall:
         forms = tuple(f"{tensor.dtype.name}[{','.join(map(str, tensor.shape))}]" for tensor in given)
+
+        def alone_in_windows() -> Replay:
+            sets, size, cold = _turns(given, alone.function(*given), copies)
+            calls = [partial(alone.function, *tensors) for tensors in sets]
+            return windows(step.node.op, calls, bytes_each=size, cold=cold)
+
         refusal, done = _refusal(alone.operation), None
         if refusal is None:
-            try:
-                sets, size, cold = _turns(given, alone.function(*given), copies)
-                calls = [partial(alone.function, *tensors) for tensors in sets]
-                done = windows(step.node.op, calls, bytes_each=size, cold=cold)
-            except NotRepeatableError as error:
-                refusal = str(error)
-            except tf.errors.ResourceExhaustedError:
-                refusal = "there is no room in memory for copies of its inputs and outputs"
+            done, refusal = replays.attempt(alone_in_windows)
         return ReplayedCall(step.node.op, step.place, forms, done, refusal)
 
     # Not before: calls in a graph keep the setting that they were traced with.

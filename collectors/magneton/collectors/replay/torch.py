@@ -20,7 +20,14 @@ from functools import partial
 from typing import Any
 
 from magneton.collectors.replay.copies import Rotation, copy_call, rotate, tensors_of
-from magneton.collectors.replay.windows import NotRepeatableError, RepeatWindow, Replay, check_replay, replay_in_turns
+from magneton.collectors.replay.windows import (
+    NotRepeatableError,
+    RepeatWindow,
+    Replay,
+    check_replay,
+    refusal_of,
+    replay_in_turns,
+)
 from magneton.collectors.torch.profile import import_torch
 from magneton.schemas.errors import UsageError
 
@@ -438,9 +445,7 @@ def in_place_mode() -> Any:
                 outputs = check_repeatable(func, args, kwargs)
                 turns = rotate(args, kwargs, copies=self._copies, outputs=outputs)
             except Exception as error:
-                known = isinstance(error, NotRepeatableError)
-                reason = str(error) if known else f"its trial failed: {type(error).__name__}: {error}"
-                self._done.refused[f"{name} at {position}"] = reason
+                self._done.refused[f"{name} at {position}"] = refusal_of(error)
                 return None
             self._done.repeated[name] = self._done.repeated.get(name, 0) + 1
             self._done.cold = self._done.cold and turns.cold

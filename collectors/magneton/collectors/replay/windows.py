@@ -95,6 +95,27 @@ class ReplayedCall:
     refusal: str | None = None
 
 
+def refusal_of(error: Exception) -> str:
+    """Return why a call is not replayed, after an error of its own.
+
+    Every framework has the same contract. A call that fails, for whatever reason, is refused with the reason, and the other calls
+    go on. Example: ``its trial failed: ValueError: shapes do not match``.
+    """
+    if isinstance(error, NotRepeatableError):
+        return str(error)
+    if isinstance(error, MemoryError) or type(error).__name__ == "ResourceExhaustedError":
+        return "there is no room in memory for copies of its inputs and outputs"
+    return f"its trial failed: {type(error).__name__}: {error}"
+
+
+def attempt(replay: Callable[[], Replay]) -> tuple[Replay | None, str | None]:
+    """Replay a call; return its windows, or None and why it is refused (see ``refusal_of``)."""
+    try:
+        return replay(), None
+    except Exception as error:
+        return None, refusal_of(error)
+
+
 def host_cache_bytes(caches: Path = _CPU_CACHES) -> int | None:
     """Return the size of the processor's largest cache, bytes; None where it is not known."""
     sizes = []

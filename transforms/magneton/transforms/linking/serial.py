@@ -40,7 +40,7 @@ SELECT row, ts_ns, dur_ns, category, correlation, graph_node_id, attributes, tra
     next_ts, greatest(next_dur, 0), next_correlation
 FROM following
 WHERE dur_ns > {rounding} AND (ts_ns + dur_ns - next_ts > {rounding} OR (next_ts IS NULL AND dur_ns = {lost}))
-ORDER BY row
+ORDER BY ts_ns, dur_ns, track, device, stream, correlation, row
 """
 
 

@@ -22,6 +22,7 @@ from magneton.schemas.errors import (
     TruncatedInputError,
     UnsupportedCompressionError,
 )
+from magneton.schemas.files.json import refuse_special
 from magneton.schemas.ids import sha256_copy, sha256_file
 from magneton.transforms.reading.limits import HEAD_BYTES, Limits
 
@@ -68,6 +69,7 @@ class TraceInput:
         self._copy = copy
         self._tee: IO[bytes] | None = None
         self._ended = False
+        refuse_special(path)
         try:
             self.size = path.stat().st_size
             with path.open("rb") as stream:
