@@ -94,3 +94,27 @@ def test_steps_of_the_host_come_first(normalized: Normalizer, tmp_path: Path) ->
     ]
     (tmp_path / "t.trace.json").write_text(json.dumps({**text, "traceEvents": [*host, *text["traceEvents"]]}))
     assert [row["name"] for row in normalized(tmp_path / "t.trace.json").rows("steps")] == ["train"]
+
+
+def test_a_loop_of_a_tpu_does_not_count_beside_its_body(normalized: Normalizer, tmp_path: Path) -> None:
+    names = [
+        {"ph": "M", "name": "process_name", "pid": 1, "tid": 0, "ts": 0, "args": {"name": "/device:TPU:0"}},
+        {"ph": "M", "name": "thread_name", "pid": 1, "tid": 3, "ts": 0, "args": {"name": "XLA Ops"}},
+    ]
+    ops = [
+        ("while.1", 0, 100),
+        ("call.2", 0, 45),
+        ("f.3", 0, 20),
+        ("f.4", 20, 25),
+        ("f.3", 50, 45),
+        ("copy.5", 100, 10),
+    ]
+    events = [
+        {"ph": "X", "pid": 1, "tid": 3, "name": name, "ts": ts, "dur": dur, "args": {"hlo_op": name}}
+        for name, ts, dur in ops
+    ]
+    (tmp_path / "t.trace.json").write_text(json.dumps({"traceEvents": [*names, *events, {}]}))
+    run = normalized(tmp_path / "t.trace.json")
+    assert sum(row["dur_ns"] for row in run.rows("kernels")) == 100_000
+    assert {row["name"] for row in run.rows("annotations")} == {"while.1", "call.2"}
+    assert "activity_overrun" not in run.warnings()

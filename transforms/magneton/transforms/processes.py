@@ -60,12 +60,11 @@ def processes_apart(files: Sequence[CaptureFile]) -> list[CaptureFile]:
         if len(groups) < 2:
             continue
         stage = file.stage
-        numbers = ranks_of_names([g.name for g in groups])
-        if None in numbers or len(set(numbers)) < len(numbers):
-            numbers = list(range(len(groups)))
-        else:
-            groups = [g for _, g in sorted(zip(numbers, groups, strict=True), key=lambda pair: pair[0] or 0)]
-            numbers = sorted(n for n in numbers if n is not None)
+        named = dict(zip(ranks_of_names([g.name for g in groups]), groups, strict=True))
+        ranks = dict(enumerate(groups))
+        if None not in named and len(named) == len(groups):
+            ranks = {rank: named[rank] for rank in sorted(r for r in named if r is not None)}
+        groups, numbers = list(ranks.values()), list(ranks)
         stage.warn(
             "processes_as_ranks",
             "the file holds several processes: "
@@ -77,14 +76,14 @@ def processes_apart(files: Sequence[CaptureFile]) -> list[CaptureFile]:
             tracks = [i for i, (pid, _) in enumerate(stage.tracks.names) if pid in group.members]
             part = CaptureFile(file.path, file.kind, file.source, file.sha256, copy=file.copy)
             part.stage = stage.part(index, np.array(tracks, np.int32))
-            part.stage.info.rank = first_rank + (number or 0)
+            part.stage.info.rank = first_rank + number
             index += 1
             out.append(part)
-        stage.info.rank = first_rank + (numbers[0] or 0)
+        stage.info.rank = first_rank + numbers[0]
         for part in out[-len(groups) :]:
             if part.stage is not None:
                 part.stage.info.devices = _devices_of(part.stage, devices)
-        first_rank += (numbers[-1] or 0) + 1
+        first_rank += numbers[-1] + 1
     return out
 
 

@@ -276,7 +276,8 @@ class DevicePass:
     def _device(self, rows: dict[str, Any]) -> Ints:
         """Return the device as stated, else the number that kineto writes as process id of activities."""
         if self._stage.info.source_format != "kineto":
-            return rows["device"]
+            stated: Ints = rows["device"]
+            return stated
         return _or_number(rows["device"], rows["track"], [p for p, _ in self._stage.tracks.names])
 
     def _stream(self, rows: dict[str, NDArray[Any]]) -> Ints:

@@ -23,7 +23,7 @@ Role = Literal["stream", "device_ops", "view", "host"]
 _DEVICE = re.compile(r"/device:(?P<kind>[A-Za-z]+):(?P<number>\d+)")
 _STREAM = re.compile(r"Stream #(?P<number>\d+)")
 _VIEW = re.compile(r" - from #\d+.*$")
-_DEVICE_OPS = frozenset({"XLA Ops", "Sparse Core Ops"})
+DEVICE_OPS = frozenset({"XLA Ops", "Sparse Core Ops"})
 _FRAME = re.compile(r"\$(?P<file>.*?\.pyx?|<[^>]*>):(?P<line>\d+) (?P<function>.*)", re.DOTALL)
 _DETAIL = re.compile(r"(\w+):(\S+)")
 _DRIVER_CALL = re.compile(r"cu[A-Z]")
@@ -102,7 +102,7 @@ def track(process: str, line: str, thread: str, *, has_streams: bool) -> Track:
     if stream is not None and view == line:
         number = int(stream["number"]) if len(stream["number"]) < 19 else None
         return Track(process, line, "stream", device, number)
-    if view in _DEVICE_OPS and view == line and not has_streams:
+    if view in DEVICE_OPS and view == line and not has_streams:
         return Track(process, line, "device_ops", device, None, view)
     return Track(process, line, "view", device, None, view)
 
