@@ -15,8 +15,8 @@ pytest.importorskip("transformers", reason="transformers is not installed (pip i
 
 pytestmark = pytest.mark.torch
 
-from benchmarks.matching import metric  # noqa: E402
 from benchmarks.match_quality import failures, load_pairs, main, measure  # noqa: E402
+from benchmarks.matching import metric  # noqa: E402
 from benchmarks.matching.capture import Captured, capture  # noqa: E402
 from benchmarks.matching.methods import DEFAULT_TOLERANCE, apply, graph_of, ours  # noqa: E402
 from benchmarks.matching.metric import Score, Truth  # noqa: E402
