@@ -172,9 +172,10 @@ def rows(run: Run) -> dict[str, dict[str, Any]]:
 
 
 def capture(run: Run) -> dict[str, Any]:
-    """The one row of ``captures``."""
-    (row,) = run.rows("captures")
-    return row
+    """The row of ``captures``. Several processes in one file are several ranks: their counts are added up."""
+    first, *others = run.rows("captures")
+    counts = [name for name in first if name.startswith("n_")]
+    return first | {name: first[name] + sum(row[name] for row in others) for name in counts}
 
 
 def busy_ns(run: Run) -> int:

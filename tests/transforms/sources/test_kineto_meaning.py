@@ -38,7 +38,8 @@ from magneton.transforms.naming.launch_names import capture_step, launches_graph
         ("execute_new_2_cached_3", ("vllm", None, "mixed", 2, None, 3, None)),
         ("step[EXTEND bs=1 toks=16]", ("sglang", None, "prefill", 1, 16, 0, 0)),
         ("step[DECODE bs=4]", ("sglang", None, "decode", 0, 0, 4, 4)),
-        ("step[TARGET_VERIFY bs=4 toks=8]", ("sglang", None, None, None, None, None, None)),
+        ("step[TARGET_VERIFY bs=4 toks=8]", ("sglang", None, "decode", 0, 0, 4, None)),
+        ("step[DRAFT_EXTEND bs=4]", ("sglang", None, "decode", None, None, None, None)),
         ("ProfilerStep#552", ("profiler", 552, None, None, None, None, None)),
     ],
 )

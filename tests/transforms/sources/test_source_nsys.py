@@ -283,3 +283,17 @@ def test_the_shared_sample(shared: Path) -> None:
     assert notes.base_unix_ns == 1_767_225_600_000_000_000
     assert {(r["pid"], r["tid"]) for r in found["launches"]} == {("1234", "1234")}
     assert notes.devices[0]["name"] == "NVIDIA SYNTHETIC"
+
+
+def test_a_version_behind_the_name_of_a_table_does_not_hide_it(tmp_path: Path, normalized: Normalizer) -> None:
+    found = Path(__file__).resolve().parents[2] / "found" / "nsys-custom-op-no-grad" / "a.sqlite"
+    (tmp_path / "a.sqlite").write_bytes(found.read_bytes())
+    with sqlite3.connect(tmp_path / "a.sqlite") as db:
+        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO CUPTI_ACTIVITY_KIND_KERNEL_V9")
+        db.execute("ALTER TABLE CUPTI_ACTIVITY_KIND_RUNTIME RENAME TO CUPTI_ACTIVITY_KIND_RUNTIME_V2")
+        db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL_V3 (start INTEGER, end INTEGER)")
+    versioned, plain = normalized(tmp_path / "a.sqlite"), normalized(found)
+    for table in ("kernels", "launches"):
+        rows = [[(r["name"], r["ts_ns"], r["dur_ns"]) for r in run.rows(table)] for run in (versioned, plain)]
+        assert rows[0] == rows[1]
+        assert rows[0]

@@ -42,6 +42,7 @@ from magneton.transforms.linking.capture_tables import EVENTS, write_capture
 from magneton.transforms.linking.host import NextIds
 from magneton.transforms.linking.serial import clip_overruns
 from magneton.transforms.power.join import TraceSpan, time_line, write_power
+from magneton.transforms.processes import processes_apart
 from magneton.transforms.ranks import assign_ranks
 from magneton.transforms.reading.codecs import TraceInput
 from magneton.transforms.reading.limits import Limits
@@ -122,14 +123,16 @@ def normalize(
                     extra.known.check(file.path, file.sha256)
             of_several = len(inputs) > 1 or any(p.is_dir() for p in inputs)
             joined = join_execution_traces(files)
-            assign_ranks([f for f in files if f.stage is not None], of_several=of_several)
+            captures = processes_apart(files)
+            assign_ranks([f for f in captures if f.stage is not None], of_several=of_several)
             for file, trace in joined:
                 file.name, file.rank = trace.name, trace.rank
             traces = [RawFile(f.path, capture_folder(f.name, f.rank), f.sha256, f.copy) for f in files]
             others = extra.all_files()
             give_places([*traces, *others], extra.known)
-            for file, raw in zip(files, traces, strict=True):
-                _name(file, raw.place)
+            place_of = {raw.path: raw.place for raw in traces}
+            for file in captures:
+                _name(file, place_of[file.path])
             entries = keep([*traces, *others], directory, extra.known, copies=options.keep_raw)
             run = run_id(entry.sha256 for entry in entries)
             places = {raw.path: raw.place for raw in others}
@@ -145,11 +148,11 @@ def normalize(
             )
             # Each thread of the engine takes memory of its own, and from here on other threads compute and write.
             connection.execute("SET threads = 1")
-            more = _write_tables(directory / "tables", files, extra, places, run, options)
+            more = _write_tables(directory / "tables", captures, extra, places, run, options)
         finally:
             connection.close()
             shutil.rmtree(work, ignore_errors=True)
-        _describe(manifest, files)
+        _describe(manifest, captures)
         manifest.captures += more
         manifest.incomplete = manifest.incomplete or any(c.incomplete for c in more)
         manifest.files += tables_of(directory)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from magneton.schemas.errors import RankError
 from magneton.schemas.kinds import CaptureKind
+from magneton.transforms.naming.rank_names import ranks_of_names
 
 if TYPE_CHECKING:
     from magneton.transforms.job import CaptureFile
-
-_IN_NAME = re.compile(r"rank[_-]?(\d{1,6})(?!\d)", re.IGNORECASE)
 
 
 def assign_ranks(files: Sequence[CaptureFile], *, of_several: bool) -> None:
     """Set rank and capture name of each file.
 
-    A file that names no rank is rank 0 when it is alone; among several its name may say (``..._rank3.json``).
+    A file that names no rank is rank 0 when it is alone; among several their names may say (see ``naming.rank_names``).
 
     Args:
         files: files that were read.
@@ -29,8 +27,11 @@ def assign_ranks(files: Sequence[CaptureFile], *, of_several: bool) -> None:
     """
     for kind in dict.fromkeys(f.kind for f in files):
         members = [f for f in files if f.kind == kind]
+        silent = [f for f in members if f.stage is not None and f.stage.info.rank is None]
+        named = ranks_of_names([f.path.name for f in silent]) if len(members) > 1 else [None] * len(silent)
+        by_name = {id(file): rank for file, rank in zip(silent, named, strict=True)}
         for file in members:
-            _rank(file, alone=len(members) == 1)
+            _rank(file, by_name.get(id(file)), alone=len(members) == 1)
         if kind == CaptureKind.PROFILE:
             for file in members:
                 file.name = kind
@@ -39,15 +40,14 @@ def assign_ranks(files: Sequence[CaptureFile], *, of_several: bool) -> None:
             _number(members, kind)
 
 
-def _rank(file: CaptureFile, *, alone: bool) -> None:
+def _rank(file: CaptureFile, named: int | None, *, alone: bool) -> None:
     if file.stage is None:
         return
     info = file.stage.info
     rank = info.rank
     if rank is None:
-        found = None if alone else _IN_NAME.search(file.path.name)
-        rank = 0 if found is None else int(found[1])
-        where = "its name gives one" if found else "0 is used"
+        rank = 0 if named is None else named
+        where = "0 is used" if named is None else "its name gives one"
         if not alone:
             file.stage.warn("rank_unknown", f"the file names no rank; {where}")
     if rank < 0 or (info.world_size is not None and rank >= info.world_size):
@@ -66,7 +66,7 @@ def _check(files: Sequence[CaptureFile], *, of_several: bool) -> None:
             raise RankError(
                 f"claims rank {file.rank}, and so does {other.path}",
                 path=file.path,
-                remedy="give one file per rank, of one job",
+                remedy="give one file per rank, of one job; where files do not say, name them *_rank0.json, *_rank1.json ...",
             )
         size = file.stage.info.world_size if file.stage is not None else None
         if size is not None:

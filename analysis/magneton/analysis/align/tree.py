@@ -12,12 +12,12 @@ from typing import NamedTuple
 
 Shape = tuple[tuple[int, ...], ...]
 
-_ADDRESS = re.compile(r"\b0[xX][0-9a-fA-F]{4,}")
-# Hashes of generated code: 51 letters of base 32 after a c (Inductor's kernels), or eight and more hexadecimal digits of which
+_ADDRESS = re.compile(r"(?<![0-9a-zA-Z])0[xX][0-9a-fA-F]{4,}")
+# Hashes of generated code: 51 letters of base 32 after a c (Inductor's kernels) or an f (its graphs), or eight and more hexadecimal digits of which
 # one is a letter and one is not (graphs, engines). Names of number formats that follow one another look alike and are none.
 _HASH = re.compile(
     r"(?<![0-9a-zA-Z])(?!(?:e4m3|e5m2|bf16|f8|f16|f32|f64){2,}(?![0-9a-zA-Z]))"
-    r"(?:c[a-z2-7]{50,52}|f?(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,})(?![0-9a-zA-Z])"
+    r"(?:[cf][a-z2-7]{50,52}|f?(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,})(?![0-9a-zA-Z])"
 )
 
 

@@ -44,7 +44,7 @@ def write_capture(stage: Stage, writer: RunWriter, keys: Mapping[str, Any], next
     for done in ("frames", "annotations", "ops", "launches"):
         stage.drop(done)
     host.flows.bind_kernels(stage, next_ids.kernels)
-    DevicePass(stage, writer, keys, next_ids, host.ops, host.launches, host.flows.launches()).run()
+    DevicePass(stage, writer, keys, next_ids, host.ops, host.launches, host.flows.launches(), steps).run()
     next_ids.take("flows", write_flows(host.flows, stage, writer, keys, next_ids.flows))
     _write_uses(stage, writer, keys, host.ops)
     _write_counters(stage, writer, keys)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from magneton.schemas.kinds import Activity, Flag
 from magneton.transforms.linking.host import NextIds, Placed
+from magneton.transforms.linking.steps import Steps
 from magneton.transforms.naming.kernel_classes import kernel_class
 from magneton.transforms.staging.stage import NONE, Stage
 from magneton.transforms.staging.windows import windows
@@ -46,6 +47,7 @@ class DevicePass:
         ops: Placed,
         launches: Placed,
         by_flow: Mapping[int, int],
+        steps: Steps,
     ) -> None:
         self._stage = stage
         self._writer = writer
@@ -54,6 +56,7 @@ class DevicePass:
         self._ops = ops
         self._launches = launches
         self._by_flow = by_flow
+        self._steps = steps
         self._texts = stage.pool.arrow()
         self._classes: dict[tuple[int, int], str] = {}
         self._used = np.zeros(launches["correlation"].size, bool)
@@ -163,6 +166,7 @@ class DevicePass:
             for column, name in ((step, "step"), (module, "module"), (call, "call")):
                 better = self._ops.of(name, named)
                 column[at] = np.where(better != NONE, better, column[at])
+        step = np.where(step == NONE, self._steps.on_device(rows["ts_ns"]), step)
         latency = np.where(has, rows["ts_ns"] - np.where(has, launches.of("ts", launch), 0), NONE)
         node = rows["graph_node_id"]
         graph = np.where(has, launches.of("graph", launch), np.where(node != NONE, 1, -1)).astype(np.int8)
@@ -269,8 +273,11 @@ class DevicePass:
         labels = [pool[s] or kernel_class(pool[n] or "", pool[c] or Activity.KERNEL) for n, c, s in unique.T.tolist()]
         return Texts(inverse.reshape(-1), pa.array(labels, pa.string()))
 
-    def _device(self, rows: dict[str, NDArray[Any]]) -> Ints:
+    def _device(self, rows: dict[str, Any]) -> Ints:
         """Return the device as stated, else the number that kineto writes as process id of activities."""
+        if self._stage.info.source_format != "kineto":
+            stated: Ints = rows["device"]
+            return stated
         return _or_number(rows["device"], rows["track"], [p for p, _ in self._stage.tracks.names])
 
     def _stream(self, rows: dict[str, NDArray[Any]]) -> Ints:

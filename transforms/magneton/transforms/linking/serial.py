@@ -77,7 +77,10 @@ def clip_overruns(stage: Stage) -> None:
     names, shared = _launches(stage, suspects), _shared(stage, suspects)
     found = [s for s in suspects if _impossible(stage, s, names, shared)]
     per_stream = Counter(s.place for s in found)
-    crowded = {place for place, n in per_stream.items() if n >= _SEVERAL and n > _MANY * _size(stage, place)}
+    if not stage.info.serial_streams:
+        crowded = set(per_stream)
+    else:
+        crowded = {place for place, n in per_stream.items() if n >= _SEVERAL and n > _MANY * _size(stage, place)}
     cut = [s for s in found if s.place not in crowded]
     left = len(found) - len(cut)
     if left:

@@ -6,9 +6,12 @@ list count, since all of them mark the same iterations:
 * ``vllm``: ``execute_context_1(11)_generation_0(0)`` (requests and tokens of both phases, sometimes with a sum of squares
   behind an underscore), ``execute_8192_context_9(sq8155sk8430...)_generation_37(sq37sk34489...)`` (``sq`` are tokens), and
   ``execute_new_1_cached_0``. One with no request at all closes the run and is no step.
-* ``sglang``: ``step[EXTEND bs=1 toks=16]``, ``step[DECODE bs=1]``; a decode step makes one token per request.
+* ``sglang``: ``step[EXTEND bs=1 toks=16]``, ``step[DECODE bs=1]``; a decode step makes one token per request. With speculative
+  decoding ``step[TARGET_VERIFY bs=4]`` is the decode step of 4 requests; how many tokens were accepted is not in the name. A
+  ``DRAFT_EXTEND`` step serves the same requests, which are not counted twice.
 * ``profiler``: ``ProfilerStep#12``.
 * ``step_num``: annotations with a ``step_num`` argument, or of which the format says the number of the step.
+* ``device_step``: the line ``Steps`` that XLA writes beside the streams of a device.
 """
 
 from __future__ import annotations
@@ -35,7 +38,8 @@ _SGLANG = re.compile(r"step\[(?P<mode>[A-Z_]+)(?P<fields>[^\]]*)\]")
 _SGLANG_FIELD = re.compile(r"(?P<key>\w+)=(?P<value>\d{1,18})\b")
 _PROFILER = re.compile(r"ProfilerStep#(?P<index>\d{1,18})")
 
-DIALECTS = ("vllm", "sglang", "profiler", "step_num")
+DIALECTS = ("vllm", "sglang", "profiler", "step_num", "device_step")
+DEVICE_STEPS = "Steps"
 _DEVICE_SIDE = "gpu_user_annotation"
 
 Ints = NDArray[np.int64]
@@ -89,7 +93,11 @@ def _sglang(mode: str, fields: dict[str, int]) -> Mark | None:
     batch, tokens = fields.get("bs"), fields.get("toks")
     if mode == "DECODE":
         return _serving("sglang", 0, 0, batch, batch if tokens is None else tokens)
-    if mode == "EXTEND":
+    if mode == "TARGET_VERIFY":
+        return _serving("sglang", 0, 0, batch, None)
+    if mode.startswith("DRAFT_EXTEND"):
+        return Mark(StepKind.SERVING_STEP, "sglang", phase="decode")
+    if mode in ("EXTEND", "SPLIT_PREFILL"):
         return _serving("sglang", batch, tokens, 0, 0)
     if mode == "IDLE" or not batch:
         return None
@@ -128,6 +136,12 @@ class Steps:
                 mine = track == number
                 out[mine] = spans.lookup(ts[mine])
         return out
+
+    def on_device(self, ts: Ints) -> Ints:
+        """Return the step of activities that no launch places: where the steps are those of the device itself."""
+        if not self.steps or self.steps[0].mark.dialect != "device_step":
+            return np.full(len(ts), NONE, np.int64)
+        return _Spans(self.steps).lookup(ts)
 
     def _pid(self, track: int) -> str | None:
         return self._stage.tracks.names[track][0]
@@ -173,14 +187,29 @@ def _find(stage: Stage, first_id: int) -> list[Step]:
             key = (name, args)
             if key not in marks:
                 marks[key] = parse(pool[name] or "", pool[args])
-            mark = marks[key] if stated == NONE else Mark(StepKind.PROFILER_STEP, "step_num", index=stated)
+            dialect = "device_step" if pool[category] == DEVICE_STEPS else "step_num"
+            mark = marks[key] if stated == NONE else Mark(StepKind.PROFILER_STEP, dialect, index=stated)
             if mark is not None:
                 rows.append((mark, name, track, ts, dur))
     found = {mark.dialect for mark, *_ in rows}
     best = next((d for d in DIALECTS if d in found), None)
     rows = [r for r in rows if r[0].dialect == best]
+    if best == "device_step":
+        rows = _of_all_devices(rows)
     rows.sort(key=lambda r: (r[3], -r[4], pool[r[1]] or "", tuple(t or "" for t in stage.tracks.names[r[2]])))
     return [
         Step(first_id + i, pool[name] or "", track, ts, dur, mark)
         for i, (mark, name, track, ts, dur) in enumerate(rows)
     ]
+
+
+def _of_all_devices(rows: list[tuple[Mark, int, int, int, int]]) -> list[tuple[Mark, int, int, int, int]]:
+    """Make one step of the steps that several devices have under one number: from its first start to its last end."""
+    by_number: dict[int | None, list[tuple[Mark, int, int, int, int]]] = {}
+    for row in sorted(rows, key=lambda r: r[3]):
+        by_number.setdefault(row[0].index, []).append(row)
+    out = []
+    for members in by_number.values():
+        mark, name, track, start, _ = members[0]
+        out.append((mark, name, track, start, max(ts + max(dur, 0) for *_, ts, dur in members) - start))
+    return out

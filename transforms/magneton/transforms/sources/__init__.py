@@ -32,11 +32,15 @@ from magneton.transforms.staging.stage import Stage
 SOURCES: list[str] = [
     "xla.xplane",
     "sqlite.source",
+    "rocprof_json",
     "onnxruntime",
+    "proton",
+    "ascend",
     "chakra",
     "jax_trace",
     "tensorflow_timeline",
     "kineto.source",
+    "chakra_protobuf",
 ]
 
 
@@ -74,6 +78,7 @@ def find_source(head: bytes, path: Path) -> Source:
     Raises:
         InputFormatError: none does.
     """
+    importlib.import_module(f"{__name__}.refused").refuse(head, path)
     for name in SOURCES:
         source = cast("Source", importlib.import_module(f"{__name__}.{name}"))
         if source.sniff(head, path):

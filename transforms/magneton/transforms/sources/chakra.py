@@ -3,7 +3,9 @@
 A node is one call; ids grow in the order in which calls began, while the list is in the order in which they ended.
 Until 1.0.x inputs, shapes and types are fields of the node, since 1.0.2-chakra they are grouped and the rest are
 ``attrs``. A tensor is `[tensor id, storage id, offset, elements, bytes per element, device]`. There are no times: those
-are in the trace of the same run, whose ``Record function id`` is a node's ``rf_id``.
+are in the trace of the same run, whose ``Record function id`` is a node's ``rf_id``. ``chakra_trace_link`` puts both into one
+file: nodes then have ``ts`` and ``inclusive_dur`` (microseconds), and device activities are nodes with a ``cat`` and a ``stream``
+that depend on their operator.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from typing import Any
 
 import msgspec
 
+from magneton.schemas.kinds import Activity
 from magneton.transforms.reading.json_array import tolerant_loads
 from magneton.transforms.reading.limits import Limits
+from magneton.transforms.reading.timestamps import text_to_ns
 from magneton.transforms.sources import Input
 from magneton.transforms.sources.chrome_event import Elements, read_list
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, attributes, int64, json_text
@@ -29,6 +33,7 @@ _HEAD = re.compile(rb'"schema"\s*:\s*"\d')
 _TENSOR = re.compile(r"Tensor\((?P<dtype>.*)\)")
 _LIST = re.compile(r"(?:GenericList|TensorList|Tuple)\[(?P<types>.*)\]", re.DOTALL)
 _TENSOR_FIELDS = ("tensor_id", "storage_id", "storage_offset", "numel", "itemsize")
+_DEVICE = frozenset(Activity)
 USER_SCOPE = 7
 _MAX_LIST = 100_000
 
@@ -59,6 +64,10 @@ class Node:
     inputs: Argument
     outputs: Argument
     more: dict[str, Any]
+    ts_ns: int | None = None
+    dur_ns: int | None = None
+    category: str | None = None
+    stream: int | None = None
 
 
 def sniff(head: bytes, path: Path) -> bool:
@@ -107,6 +116,10 @@ def parse(raw: bytes) -> Node:
         inputs=_side(found, "input"),
         outputs=_side(found, "output"),
         more={k: v for k in ("kernel_backend", "kernel_file", "tensor_range") if (v := _text(facts.get(k)))},
+        ts_ns=_microseconds(found.get("ts")),
+        dur_ns=_microseconds(found.get("inclusive_dur", found.get("dur", found.get("exclusive_dur")))),
+        category=_text(found.get("cat")),
+        stream=int64(found.get("stream")),
     )
 
 
@@ -120,23 +133,42 @@ def decode(elements: Elements, notes: Notes) -> Iterator[Row]:
         notes: filled on the way.
     """
     notes.framework = "torch"
-    notes.warn("no_times", "an execution trace tells the order of calls, not their times")
+    timed = any(b'"inclusive_dur"' in raw or b'"exclusive_dur"' in raw for raw in elements())
+    if not timed:
+        notes.warn("no_times", "an execution trace tells the order of calls, not their times")
     for position, raw in enumerate(elements()):
         try:
             node = parse(raw)
         except UnusableEvent as unusable:
             yield notes.quarantine(unusable.reason, raw.decode("utf-8", "replace"), position)
             continue
-        if node.rf_id == 0:
-            notes.merge()
-            continue
-        notes.keep()
         process = int64(elements.metadata.get("pid"))
         common = {"name": node.name, "ts_ns": node.id, "dur_ns": None, "pid": process, "tid": node.tid}
+        if timed:
+            common |= {"ts_ns": node.ts_ns, "dur_ns": node.dur_ns}
+        if node.rf_id == 0 and not (timed and node.category):
+            notes.merge()
+            continue
+        if common["ts_ns"] is None:
+            yield notes.quarantine("ts_missing", raw.decode("utf-8", "replace"), position)
+            continue
+        notes.keep()
+        if timed and node.category in _DEVICE:
+            yield (
+                "kernels",
+                {
+                    **common,
+                    "tid": None if node.stream is None else str(node.stream),
+                    "stream": node.stream,
+                    "category": node.category,
+                    "external_id": None if node.parent is None else node.parent + 1,
+                },
+            )
+            continue
         if node.scope == USER_SCOPE:
             yield "annotations", {**common, "category": "user_annotation", "kind": "slice"}
         else:
-            yield "ops", {**common, **operator(node)}
+            yield "ops", {**common, **operator(node), "external_id": node.id + 1 if timed else None}
             for use in uses(node):
                 yield "uses", {"record_function_id": node.rf_id, **use}
 
@@ -226,6 +258,14 @@ def _is_tensor(kind: Any) -> bool:
 
 def _plain(value: Any) -> str:
     return value if isinstance(value, str) else json_text(value)
+
+
+def _microseconds(value: Any) -> int | None:
+    """Return a number of microseconds in nanoseconds; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    found = text_to_ns(repr(value))
+    return None if isinstance(found, str) else found
 
 
 def _list(value: Any) -> list[Any]:

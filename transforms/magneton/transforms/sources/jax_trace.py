@@ -18,6 +18,7 @@ from magneton.transforms.sources import Input
 from magneton.transforms.sources.chrome_event import ChromeEvent, other_rows, parse, read_list, usable
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent
 from magneton.transforms.sources.xla import planes as xla
+from magneton.transforms.sources.xla.nested import set_containers_apart
 from magneton.transforms.staging.stage import Stage
 
 Events = Callable[[], Iterable[bytes]]
@@ -35,6 +36,7 @@ def sniff(head: bytes, path: Path) -> bool:
 def read(source: Input, stage: Stage, limits: Limits) -> None:
     """Stage the events of a file (see ``chrome_event.read_list`` for what it raises)."""
     read_list(decode, source, stage, limits)
+    set_containers_apart(stage, xla.DEVICE_OPS)
 
 
 def decode(events: Events, notes: Notes) -> Iterator[Row]:

@@ -3,7 +3,8 @@
 A top-level list; integer microseconds since the start of the session, which the file does not tell (the program can ask
 ``get_profiling_start_time_ns()``). A node has a row ``<node>_kernel_time``; versions before 1.11 put fences before and
 after it, which are waiting, not work. Sizes are text. With a GPU, device activities (`Kernel`) and HIP calls (`Api`)
-follow the node that caused them. The writer stops silently at a number of events (a million unless set).
+follow the node that caused them. WebGPU's kernels are `Api` events with their shapes; they count from a start of their own.
+The writer stops silently at a number of events (a million unless set).
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]
     notes.framework = "onnxruntime"
     notes.clock = Clock.SESSION
     with_devices = any(b'"Kernel"' in raw or b'"Api"' in raw for raw in events())
+    first_node = next(_nodes(events), None) if with_devices else None
     node: dict[str, Any] = {}
     runs = last_run = 0
     for event in usable(events(), notes):
@@ -71,6 +73,18 @@ def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]
                 "kernels",
                 {**common, **_kernel(event), "pid": node.get("pid"), "external_id": node.get("external_id")},
             )
+        elif event.category == "Api" and "shapes" in event.args:
+            # WebGPU writes its kernels as calls of an interface, on a clock that starts at the first of them.
+            first_node = event.ts_ns if first_node is None else first_node
+            if event.ts_ns < first_node:
+                notes.warn(
+                    "kernel_before_launch",
+                    "kernels are counted from another start than the nodes: none could be tied to its node",
+                )
+            said = attributes(
+                shapes=event.args["shapes"] or None, **{k: v for k, v in event.args.items() if k != "shapes"}
+            )
+            yield "kernels", {**common, "category": Activity.KERNEL, "attributes": said}
         elif event.category == "Api":
             yield "launches", {**common, "category": "cuda_runtime", "external_id": node.get("external_id")}
         else:
@@ -84,6 +98,13 @@ def decode(events: Callable[[], Iterable[bytes]], notes: Notes) -> Iterator[Row]
     if notes.n_raw >= _MAX_EVENTS or node.get("ts_ns", 0) > last_run:
         # a run is written when it is over, after its nodes
         notes.warn("maybe_incomplete", "the last nodes belong to no run: the profiler may have stopped at its limit")
+
+
+def _nodes(events: Callable[[], Iterable[bytes]]) -> Iterator[int]:
+    """Yield when nodes began."""
+    for event in usable((raw for raw in events() if b'"Node"' in raw), Notes()):
+        if isinstance(event, ChromeEvent) and event.category == "Node":
+            yield event.ts_ns
 
 
 def _operator(event: ChromeEvent) -> dict[str, Any]:

@@ -34,8 +34,9 @@ or -1 (text codes, booleans); a slice that never ended has the length ``OPEN``. 
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,6 +45,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from magneton.transforms.staging.tracks import Tracks
+
 NONE = -(2**63)
 NO_TEXT = -1
 # Length of a slice that never ended. The length is unknown, and the slice encloses everything that follows.
@@ -51,6 +54,8 @@ OPEN = -1
 FLUSH_ROWS = 32_768
 BATCH_ROWS = 32_768
 MAX_RAW = 2_000
+# Kinds whose rows are not events one by one: the shared steps count them, or one event made several.
+_COUNTED_ELSEWHERE = frozenset({"flows", "edges", "counters"})
 
 _EVENT = {"name": "text", "track": "track", "ts_ns": "int", "dur_ns": "int"}
 
@@ -198,6 +203,7 @@ class SourceInfo:
         versions: versions of the system and of its libraries.
         metadata: other top-level fields (no host names, user names or paths).
         incomplete: the input was cut off.
+        serial_streams: an activity of a stream is known to be over when the next one begins.
     """
 
     source_format: str
@@ -210,6 +216,7 @@ class SourceInfo:
     versions: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, Any] = field(default_factory=dict)
     incomplete: bool = False
+    serial_streams: bool = True
 
 
 class Stage:
@@ -229,7 +236,7 @@ class Stage:
         self.info = SourceInfo(source_format)
         self.file = file
         self.pool = pool
-        self.tracks = _Tracks()
+        self.tracks = Tracks()
         self.n_kept = 0
         self.n_merged = 0
         self.n_ignored = 0
@@ -393,6 +400,34 @@ class Stage:
             self.connection.execute(f"DROP TABLE {self.table(kind)}")
             self._created.discard(kind)
 
+    def part(self, index: int, track: NDArray[np.int32]) -> Stage:
+        """Move the rows of some tracks to a stage of their own and return it.
+
+        Args:
+            index: number of the new stage in the run.
+            track: the tracks. Rows without a track, and what was set aside, stay here.
+        """
+        self.flush()
+        new = Stage(self.connection, index, self.pool, self.info.source_format, self.file)
+        new.info = dataclasses.replace(self.info)
+        new.tracks, new._wide = self.tracks, self._wide
+        self.connection.register("given", pa.table({"track": track}))
+        for kind in sorted(self._created):
+            if "track" not in KINDS[kind]:
+                continue
+            ours, theirs = self.table(kind), new.table(kind)
+            chosen = "track IN (SELECT track FROM given)"
+            self.connection.execute(f"CREATE TABLE {theirs} AS SELECT * FROM {ours} WHERE {chosen}")
+            moved = int(self.connection.execute(f"DELETE FROM {ours} WHERE {chosen}").fetchall()[0][0])
+            new._created.add(kind)
+            new.n_rows[kind] += moved
+            self.n_rows[kind] -= moved
+            if kind not in _COUNTED_ELSEWHERE:
+                new.n_kept += moved
+                self.n_kept -= moved
+        self.connection.unregister("given")
+        return new
+
     # --- inside ---------------------------------------------------------------------------------------------------
 
     def table(self, kind: str) -> str:
@@ -438,43 +473,6 @@ class Stage:
         self.connection.register("staged_piece", pa.table(data))
         self.connection.execute(f"INSERT INTO {self.table(kind)} SELECT * FROM staged_piece")
         self.connection.unregister("staged_piece")
-
-
-class _Tracks:
-    """Processes and threads as the input names them, numbered by first appearance."""
-
-    def __init__(self) -> None:
-        self._codes = _TrackCodes(self._new)
-        self._numbers: dict[tuple[str | None, str | None], int] = {}
-        self.names: list[tuple[str | None, str | None]] = []
-
-    def encode(self, pids: Iterable[Any], tids: Iterable[Any]) -> NDArray[np.int32]:
-        """Return the numbers of (pid, tid) pairs; 12 and "12" are the same."""
-        pids, tids = list(pids), list(tids)
-        if pids and pids.count(pids[0]) == len(pids) and tids.count(tids[0]) == len(tids):
-            return np.full(len(pids), self.number(pids[0], tids[0]), np.int32)
-        return np.fromiter(map(self._codes.__getitem__, zip(pids, tids, strict=True)), np.int32)
-
-    def number(self, pid: Any, tid: Any) -> int:
-        """Return the number of one pair."""
-        return self._codes[pid, tid]
-
-    def _new(self, key: tuple[Any, Any]) -> int:
-        name = (None if key[0] is None else str(key[0]), None if key[1] is None else str(key[1]))
-        number = self._numbers.get(name)
-        if number is None:
-            number = self._numbers[name] = len(self.names)
-            self.names.append(name)
-        return number
-
-
-class _TrackCodes(dict[tuple[Any, Any], int]):
-    def __init__(self, new: Callable[[tuple[Any, Any]], int]) -> None:
-        self._new = new
-
-    def __missing__(self, key: tuple[Any, Any]) -> int:
-        code = self[key] = self._new(key)
-        return code
 
 
 def _filler(type_: str, rows: int) -> NDArray[Any]:

@@ -10,7 +10,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from magneton.transforms.sources.kineto.events import CollectiveArgs, Event, FrameEvent
+from magneton.transforms.sources.kineto.attributes import Attributes
+from magneton.transforms.sources.kineto.events import CollectiveArgs, Event, FrameEvent, KernelArgs, OpArgs
 from magneton.transforms.staging.stage import NO_TEXT, NONE, Stage, Values
 
 _CACHE = 100_000
@@ -47,6 +48,8 @@ class Columns:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
+        self._op_attributes = Attributes(stage, OpArgs)
+        self._kernel_attributes = Attributes(stage, KernelArgs)
         self._compact_codes: dict[bytes, int] = {}
         self._makers: dict[str, Callable[[Sequence[Any]], dict[str, Values]]] = {
             "ops": self._ops,
@@ -123,6 +126,7 @@ class Columns:
             "input_types": self._compact([a.input_types for a in args]),
             "input_strides": self._compact([a.input_strides for a in args]),
             "concrete_inputs": self._compact([a.concrete_inputs for a in args]),
+            "attributes": self._op_attributes.codes(args),
             "collective": self._collective(args),
         }
 
@@ -139,7 +143,8 @@ class Columns:
         occupancy = [a.occupancy_percent for a in args]
         return {
             "device": _ints(stage, [a.device for a in args]),
-            "stream": _ints(stage, [a.stream for a in args]),
+            # XPU has queues for streams.
+            "stream": _ints(stage, [a.stream if a.queue is None else _queue(a) for a in args]),
             "correlation": _ints(stage, [a.correlation for a in args], lowest=1),
             "external_id": _ints(stage, [a.external_id for a in args], lowest=1),
             "graph_node_id": _ints(stage, [a.graph_node_id for a in args], lowest=1),
@@ -149,6 +154,7 @@ class Columns:
             "registers_per_thread": _ints(stage, [a.registers_per_thread for a in args], lowest=0),
             "shared_memory_bytes": _ints(stage, [a.shared_memory_bytes for a in args], lowest=0),
             "occupancy_percent": np.array([np.nan if v is None else v for v in occupancy], np.float64),
+            "attributes": self._kernel_attributes.codes(args),
             "collective": self._collective(args),
         }
 
@@ -251,6 +257,11 @@ def _ints(stage: Stage, values: Sequence[int | None], lowest: int | None = None)
         if none.any():
             column[none & ~stage.is_wide(column)] = NONE
     return column
+
+
+def _queue(args: KernelArgs) -> int | None:
+    queue = args.queue if isinstance(args.queue, int) and not isinstance(args.queue, bool) else None
+    return args.stream if args.stream is not None else queue
 
 
 def _number(value: Any) -> float | None:

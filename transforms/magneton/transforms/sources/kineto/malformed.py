@@ -18,7 +18,7 @@ from magneton.schemas.clocks import INT64_MAX, INT64_MIN
 from magneton.transforms.reading.json_array import MAX_NUMBER, NOT_FINITE, NotJsonError, NumberText, tolerant_loads
 from magneton.transforms.reading.limits import Limits
 from magneton.transforms.reading.timestamps import text_to_ns
-from magneton.transforms.sources.kineto.events import ARGS, NO_ARGS, PHASES, Event, group_of
+from magneton.transforms.sources.kineto.events import ARGS, MORE, NO_ARGS, PHASES, REST, Event, group_of, known_names
 from magneton.transforms.staging.stage import Stage
 
 _INT = re.compile(r"[+-]?\d{1,100}", re.ASCII)
@@ -183,6 +183,9 @@ def coerce_args(group: str, args: dict[str, Any], stage: Stage) -> Any:
             converted = _coerce(value, field.type, field.encode_name in _JOINED, stage)
             if converted is not None:
                 values[field.name] = converted
+    rest = {k: v for k, v in args.items() if k not in known_names(type_)}
+    if rest and type_ in MORE:
+        values[REST] = rest
     return type_(**values)
 
 

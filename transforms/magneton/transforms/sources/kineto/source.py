@@ -37,6 +37,7 @@ from magneton.transforms.sources.kineto.events import (
 )
 from magneton.transforms.sources.kineto.header import ProcessNames, read_header
 from magneton.transforms.sources.kineto.malformed import Cleaned, clean, coerce_args
+from magneton.transforms.sources.kineto.unknown_kinds import adopt_unknown_kinds
 from magneton.transforms.staging.pairing import Paired, pair
 from magneton.transforms.staging.stage import NONE, Stage
 
@@ -121,6 +122,7 @@ class _Reader:
         for paired in pair(stage):
             self._stage_paired(paired)
         read_header(stage, array.metadata, self._names, self._earliest)
+        adopt_unknown_kinds(stage, self._names)
         if array.left_out:
             stage.warn("metadata_left_out", f"too large to keep: {array.left_out[0][:80]!r}", len(array.left_out))
         if array.unterminated:

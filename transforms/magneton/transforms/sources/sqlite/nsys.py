@@ -46,18 +46,31 @@ _COPY_KINDS = {
 _SYNC_KINDS = {1: "Event Sync", 2: "Stream Wait Event", 3: "Stream Sync", 4: "Context Sync"}
 # CUPTI adds the version that introduced a call: `cudaLaunchKernel_v7000` is kineto's `cudaLaunchKernel`.
 _API_VERSION = re.compile(r"_v\d+$")
-# torch.autograd.profiler.emit_nvtx names a range after its operator: `aten::mm, seq = 3, op_id = 7, sizes = [[2, 3]]`
+_TABLE_VERSION = re.compile(r"_V\d{1,4}$")
+# torch.autograd.profiler.emit_nvtx names a range after its operator: `aten::mm, seq = 3, op_id = 7, sizes = [[2, 3]]`.
+# Under `no_grad` there is no `seq`, and custom operators have names of their own: `vllm::unified_attention, op_id = 2`.
 _OPERATOR = re.compile(
-    r"(?P<name>[^,]{1,200}?)(?:, seq = (?P<seq>\d{1,18}))?(?:, op_id = \d{1,18})?"
+    r"(?P<name>[^,]{1,200}?)(?:, seq = (?P<seq>\d{1,18}))?(?:, op_id = (?P<op>\d{1,18}))?"
     r"(?:, sizes = (?P<sizes>\[[\[\], 0-9]*\]))?(?:, input_op_ids = .*)?"
 )
 
 
 def recognises(database: Database) -> bool:
     """Tell whether a SQLite file is such an export."""
+    plain = {_plain(t) for t in database.tables}
     return "StringIds" in database.tables and any(
-        t in database.tables for t in (*EVENT_TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME")
+        t in plain for t in (*EVENT_TABLES, "META_DATA_EXPORT", "TARGET_INFO_SESSION_START_TIME")
     )
+
+
+def _plain(table: str) -> str:
+    return _TABLE_VERSION.sub("", table)
+
+
+def _table(database: Database, name: str) -> str:
+    """Return the table of a kind of events; some exports put a version behind its name, of which the last counts."""
+    found = [t for t in database.tables if _plain(t) == name]
+    return max(found, key=lambda t: int(t.rpartition("V")[2]) if t != name else 0, default=name)
 
 
 def decode(database: Database, notes: Notes) -> Iterator[Row]:
@@ -76,7 +89,7 @@ def decode(database: Database, notes: Notes) -> Iterator[Row]:
         "tables_not_read": sorted(
             t
             for t in database.tables
-            if t not in EVENT_TABLES and t.startswith(("CUPTI_", "CUDNN_", "CUBLAS_", "OSRT_"))
+            if _plain(t) not in EVENT_TABLES and t.startswith(("CUPTI_", "CUDNN_", "CUBLAS_", "OSRT_"))
         ),
     }
     names = database.lookup("StringIds", "id", "value")
@@ -163,7 +176,7 @@ def _kernels(database: Database, names: Lookup, notes: Notes, traced: set[_Launc
             ),
         }
 
-    return events(database, KERNEL, (*_DEVICE, *grid, *block, *spelt, *sizes), notes, build)
+    return events(database, _table(database, KERNEL), (*_DEVICE, *grid, *block, *spelt, *sizes), notes, build)
 
 
 def _transfers(database: Database, notes: Notes, traced: set[_Launch]) -> Iterator[Row]:
@@ -191,8 +204,10 @@ def _transfers(database: Database, notes: Notes, traced: set[_Launch]) -> Iterat
             ),
         }
 
-    yield from events(database, MEMCPY, (*_DEVICE, "bytes", "copyKind", "srcKind", "dstKind"), notes, copy)
-    yield from events(database, MEMSET, (*_DEVICE, "bytes"), notes, fill)
+    yield from events(
+        database, _table(database, MEMCPY), (*_DEVICE, "bytes", "copyKind", "srcKind", "dstKind"), notes, copy
+    )
+    yield from events(database, _table(database, MEMSET), (*_DEVICE, "bytes"), notes, fill)
 
 
 def _whole_graphs(database: Database, notes: Notes, traced: set[_Launch]) -> Iterator[Row]:
@@ -210,7 +225,7 @@ def _whole_graphs(database: Database, notes: Notes, traced: set[_Launch]) -> Ite
             ),
         }
 
-    return events(database, GRAPH_TRACE, (*_DEVICE, "graphExecId"), notes, build)
+    return events(database, _table(database, GRAPH_TRACE), (*_DEVICE, "graphExecId"), notes, build)
 
 
 def _launch(record: Record) -> _Launch:
@@ -227,7 +242,9 @@ def _runtime(database: Database, names: Lookup, notes: Notes) -> Iterator[Row]:
             "correlation": integer(record["correlationId"]),
         }
 
-    return events(database, RUNTIME, ("eventClass", "globalTid", "correlationId", "nameId"), notes, build)
+    return events(
+        database, _table(database, RUNTIME), ("eventClass", "globalTid", "correlationId", "nameId"), notes, build
+    )
 
 
 def _nvtx(database: Database, names: Lookup, notes: Notes) -> Iterator[Row]:
@@ -245,7 +262,7 @@ def _nvtx(database: Database, names: Lookup, notes: Notes) -> Iterator[Row]:
             return None
         row = {**_host_columns(record, start, length), "name": name or ""}
         operator = _OPERATOR.fullmatch(name) if name and shape == "slice" and length is not None else None
-        if operator is not None and (operator["seq"] or operator["name"].startswith("aten::")):
+        if operator is not None and (operator["seq"] or operator["op"] or operator["name"].startswith("aten::")):
             return "ops", {
                 **row,
                 "name": operator["name"],
@@ -268,7 +285,7 @@ def _nvtx(database: Database, names: Lookup, notes: Notes) -> Iterator[Row]:
             "flags": Flag.UNTERMINATED_SLICE if missing_end else None,
         }
 
-    return events(database, NVTX, columns, notes, build, open_ended=True)
+    return events(database, _table(database, NVTX), columns, notes, build, open_ended=True)
 
 
 def _host_events(database: Database, names: Lookup, notes: Notes) -> Iterator[Row]:
@@ -285,7 +302,7 @@ def _host_events(database: Database, names: Lookup, notes: Notes) -> Iterator[Ro
         kept = {k: v for k, v in columns.items() if k in ("ts_ns", "dur_ns", "pid", "tid", "correlation")}
         return "annotations", {**kept, "name": name, "category": category, "kind": "slice", "args": args}
 
-    yield from events(database, SYNC, (*_DEVICE, "syncType"), notes, synchronisation)
+    yield from events(database, _table(database, SYNC), (*_DEVICE, "syncType"), notes, synchronisation)
     ids = ("graphNodeId", "originalGraphNodeId", "graphId", "originalGraphId", "graphExecId")
     for table in (GRAPH_NODES, GRAPHS):
-        yield from events(database, table, ("globalTid", "nameId", *ids), notes, graph)
+        yield from events(database, _table(database, table), ("globalTid", "nameId", *ids), notes, graph)

@@ -23,7 +23,7 @@ Role = Literal["stream", "device_ops", "view", "host"]
 _DEVICE = re.compile(r"/device:(?P<kind>[A-Za-z]+):(?P<number>\d+)")
 _STREAM = re.compile(r"Stream #(?P<number>\d+)")
 _VIEW = re.compile(r" - from #\d+.*$")
-_DEVICE_OPS = frozenset({"XLA Ops", "Sparse Core Ops"})
+DEVICE_OPS = frozenset({"XLA Ops", "Sparse Core Ops"})
 _FRAME = re.compile(r"\$(?P<file>.*?\.pyx?|<[^>]*>):(?P<line>\d+) (?P<function>.*)", re.DOTALL)
 _DETAIL = re.compile(r"(\w+):(\S+)")
 _DRIVER_CALL = re.compile(r"cu[A-Z]")
@@ -102,7 +102,7 @@ def track(process: str, line: str, thread: str, *, has_streams: bool) -> Track:
     if stream is not None and view == line:
         number = int(stream["number"]) if len(stream["number"]) < 19 else None
         return Track(process, line, "stream", device, number)
-    if view in _DEVICE_OPS and view == line and not has_streams:
+    if view in DEVICE_OPS and view == line and not has_streams:
         return Track(process, line, "device_ops", device, None, view)
     return Track(process, line, "view", device, None, view)
 
@@ -140,7 +140,10 @@ def rows(
     if track.role in ("stream", "device_ops"):
         return [("kernels", {**common, **_kernel(track, event, instruction)})]
     if track.role == "view":
-        return [("annotations", {**common, "category": track.view, "kind": "slice", "args": _said(event)})]
+        # The line `Steps` has one event per step, named by its number.
+        step = int64(event.name) if track.view == "Steps" else None
+        row = {**common, "category": track.view, "kind": "slice", "args": _said(event), "step": step}
+        return [("annotations", row)]
     return _host_rows(event, common, operations, instruction)
 
 

@@ -19,6 +19,7 @@ from magneton.transforms.sources.local_file import mapped
 from magneton.transforms.sources.rows import Notes, Row, UnusableEvent, hand_over, int64, round_to_ns
 from magneton.transforms.sources.xla import planes as xla
 from magneton.transforms.sources.xla.hlo import Instruction, read_module
+from magneton.transforms.sources.xla.nested import set_containers_apart
 from magneton.transforms.sources.xla.protowire import Buffer, WireError
 from magneton.transforms.sources.xla.xspace import Event, Line, Plane, Span, Stat, XSpace, looks_like_xspace
 from magneton.transforms.staging.stage import Stage
@@ -48,6 +49,7 @@ def read(source: Input, stage: Stage, limits: Limits) -> None:
     try:
         with mapped(source) as data:
             hand_over(decode(data, notes), notes, stage)
+            set_containers_apart(stage, xla.DEVICE_OPS)
     except WireError as error:
         if error.cut_off:
             raise TruncatedInputError(
