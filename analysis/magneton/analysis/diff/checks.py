@@ -117,7 +117,9 @@ def _note_devices(a: Side, b: Side, notes: list[Note]) -> None:
         notes.append(Note("different_processors", f"{text}: differences may be of the processors too"))
 
 
-def units_of(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: DiffSettings) -> tuple[float, float]:
+def units_of(
+    a: Side, b: Side, choice: Choice, scale: Scale | None, settings: DiffSettings, notes: list[Note]
+) -> tuple[float, float]:
     """Return the numbers by which the times of one step are divided: samples or tokens of a step on side A and on side B."""
     if settings.per == Unit.STEP:
         return 1.0, 1.0
@@ -133,10 +135,14 @@ def units_of(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: Di
             return counted_a, counted_b
     if all(stated):
         return float(stated[0]), float(stated[1])
-    if scale is not None:
-        return float(scale.a), float(scale.b)
+    counted = None if scale is None else scale.samples if settings.per == Unit.SAMPLE else scale.tokens
+    if scale is not None and counted is not None:
+        what = "rows" if scale.by_rows else "shapes"
+        text = f"the number of {settings.per}s is not stated: by the {what} of the inputs a step has {counted[0]} on side A and {counted[1]} on side B"
+        notes.append(Note("units_by_shape", text))
+        return float(counted[0]), float(counted[1])
     raise NotComparableError(
-        f"the recordings do not say how many {settings.per}s a step has, and their shapes do not differ by one factor",
+        f"the recordings do not say how many {settings.per}s a step has, and their shapes do not tell",
         remedy=f"state the {field} in the manifest's workload, or compare per step",
     )
 
