@@ -104,6 +104,7 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
             settings.min_share_percent,
             shorter,
             {part.name: (part.a.n_steps, part.b.n_steps) for part in aligned},
+            a.side.on_device,
         ),
         same_run=run_a == run_b,
         obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing)),

@@ -4,9 +4,10 @@ A verdict about waste needs repeated runs and energy with an interval. One recor
 because the variation between runs is unknown. Two cases give ``not comparable``: the devices differ, or the side that looks
 cheaper lacks device records of this work.
 
-A difference between comparable sides is no finding at all, however large, in three cases. A side has fewer than five steps, so that nothing is known of the
-variation between steps. The times of single steps overlap. The work is collective communication, whose time holds the waiting for
-other ranks. How many groups are held back for each reason is said.
+A difference between comparable sides is no finding at all, however large, in four cases. A side has fewer than five steps, so that
+nothing is known of the variation between steps. The times of single steps overlap. The work is collective communication, whose time
+holds the waiting for other ranks. Both sides run the same operators on a processor: of two recordings of one program on a busy machine, one was
+half as slow again as the other, in every step. How many groups are held back for each reason is said.
 """
 
 from __future__ import annotations
@@ -32,12 +33,14 @@ class Gate:
         min_share_percent: least difference relative to the cheaper side's total, in percent.
         total_ns: median work time of a step of the cheaper side.
         n_steps: number of steps of A and of B by kind of step.
+        on_device: the times are of a device, not of a processor.
     """
 
     threshold_percent: float
     min_share_percent: float
     total_ns: float
     n_steps: Mapping[str, tuple[int, int]]
+    on_device: bool
 
     def open_to(self, group: Group) -> bool:
         """Return whether a group's difference is large enough."""
@@ -52,7 +55,10 @@ class Gate:
             return "too_few_steps"
         if _COMMUNICATION & {group.kernel_class_a, group.kernel_class_b}:
             return "collective_time"
-        return "steps_overlap" if group.overlap else None
+        if group.overlap:
+            return "steps_overlap"
+        same_work = group.ops_a == group.ops_b and group.shapes_a == group.shapes_b
+        return "equal_operators" if same_work and not self.on_device else None
 
 
 def find(groups: list[Group], gate: Gate, *, same_run: bool, obstacle: str | None) -> tuple[list[Finding], list[Note]]:
@@ -103,6 +109,9 @@ def _text(code: str, count: int, gate: Gate) -> str:
         return (
             f"{what} by that much, but {that}: the time of collective communication holds the waiting for other ranks"
         )
+    if code == "equal_operators":
+        why = "both sides run the same operators on a processor, whose speed differs from one recording to the next by more than that"
+        return f"{what} by that much, but {that}: {why}; see whether the difference comes again in other recordings"
     return f"{what} by that much, but {that}: times of single steps overlap"
 
 
