@@ -17,6 +17,7 @@ from magneton.analysis.diff.checks import (
     note_coverage,
     note_missing,
     note_variation,
+    same_recording,
     units_of,
 )
 from magneton.analysis.diff.document import Compared, ComparedSide, DiffResult, build_result, coverage_of
@@ -85,6 +86,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
         regions=regions,
         coverage=coverage,
         notes=notes,
+        same=same_recording(a, b, notes),
     )
     return build_result(compared, settings, tool)
 
