@@ -2,8 +2,9 @@
 
     python -m benchmarks.energy_accuracy [--power DIR] [--traces DIR] [--seeds N] [--only NAME ...] [--json]
 
-``--power`` is a folder with recordings in the form of GPU_Power_Benchmark (``a100_square104ms``, ``a100_step``, ``rtx3090_step``,
-``rtx4090_step``); ``--traces`` a folder with kineto traces whose timelines carry simulated power. What is simulated says so, and
+``--power`` is a folder with recordings in the form of GPU_Power_Benchmark. The part ``windows`` takes any of them, and reads the device
+off the name of a recording's folder (``rtx3090_step``); the parts ``totals`` and ``replays`` need ``a100_square104ms``, ``a100_step``,
+``rtx3090_step`` and ``rtx4090_step``. ``--traces`` a folder with kineto traces whose timelines carry simulated power. What is simulated says so, and
 a goal that is missed is shown as missed.
 """
 
@@ -22,12 +23,12 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.energy import cases, real
+from benchmarks.energy import cases, real, windows
 from benchmarks.energy.bound import bound
 from benchmarks.energy.simulate import SENSORS, Template
 from magneton.analysis.energy.sensor_model.disaggregate import MAX_HALF_WIDTH
 
-PARTS = ("totals", "replays", "passive", "controls", "tokens", "repeats", "significance")
+PARTS = ("windows", "totals", "replays", "passive", "controls", "tokens", "repeats", "significance")
 # Timelines among the traces, where they are: small models, training, video.
 ALL = ", all timelines"
 TIMELINES = ("hta_control.json.gz", "timesformer_h100.json.gz", "timesformer_mi300.json.gz")
@@ -91,6 +92,12 @@ def goals(results: dict[str, list[Any]]) -> list[dict[str, Any]]:
                 f"{row.p90:.2f} %, {held}",
                 bool(row.met),
             )
+    for what, coverage, worst in windows.overall(results.get("windows", [])):
+        add(
+            f"{what}: the 95 % intervals hold the meter in >= 95 % of windows, in the worst kind >= 90 %",
+            f"{coverage:.1f} %, {worst:.1f} %",
+            coverage >= 95 and worst >= 90,
+        )
     for kind, least, most in (("V100 10 s", 60.0, 5.0), ("A100 60 s", 50.0, 3.0)):
         limit = 100 * MAX_HALF_WIDTH
         for row in [r for r in results.get("passive", []) if r.case == kind + ALL and r.within == limit and r.groups]:
@@ -143,6 +150,8 @@ def measure(args: argparse.Namespace) -> dict[str, list[Any]]:
     wanted = set(args.only or PARTS)
     results: dict[str, list[Any]] = {}
     if args.power is not None:
+        if "windows" in wanted:
+            results["windows"] = windows.coverage(args.power, windows=args.windows, seed=args.seed)
         if "totals" in wanted:
             results["totals"] = real.totals(args.power, seed=args.seed)
         if "replays" in wanted:
@@ -174,6 +183,9 @@ def main() -> int:
     parser.add_argument("--traces", type=Path, help="folder of traces to take timelines from")
     parser.add_argument("--seeds", type=int, default=10, help="runs per simulated case (some parts take more)")
     parser.add_argument("--match", default="", help="of the part `passive`, only cases whose name holds this")
+    parser.add_argument(
+        "--windows", type=int, default=200, help="windows per recording, length and kind (part `windows`)"
+    )
     parser.add_argument("--seed", type=int, default=20260101, help="first seed")
     parser.add_argument("--only", nargs="+", choices=PARTS, help="parts to run")
     parser.add_argument("--json", action="store_true")
@@ -184,7 +196,7 @@ def main() -> int:
         document = {
             "seed": args.seed,
             "seeds": args.seeds,
-            "simulated": sorted(set(results) - {"totals", "replays"}),
+            "simulated": sorted(set(results) - {"windows", "totals", "replays"}),
             "goals": reached,
             **{name: [asdict(r) for r in rows] for name, rows in results.items()},
         }
@@ -193,7 +205,7 @@ def main() -> int:
         return 0
     console = Console(width=180)
     for name, rows in results.items():
-        kind = "real recordings" if name in ("totals", "replays") else "simulated"
+        kind = "real recordings" if name in ("windows", "totals", "replays") else "simulated"
         show(console, f"{name} ({kind}; errors in %, seed {args.seed}, {args.seeds} seeds)", rows)
     table = Table(title="goals", title_justify="left")
     for column in ("goal", "reached", "met"):

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from magneton.analysis.diff.settings import DiffSettings
     from magneton.collectors.attach.launch import Launch
-    from magneton.flows.api import diff, measure, normalize, open_runs, record
+    from magneton.flows.api import diff, energy_of, measure, normalize, open_runs, record
     from magneton.flows.extras import ExtraFiles
-    from magneton.flows.results import Diff, Measurement, Result, Rows, Run, Runs
+    from magneton.flows.results import Diff, Energy, Measurement, Result, Rows, Run, Runs
     from magneton.schemas.errors import MagnetonError
     from magneton.transforms.job import NormalizeOptions
     from magneton.transforms.power.log import PowerOptions
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Diff",
     "DiffSettings",
+    "Energy",
     "ExtraFiles",
     "Launch",
     "MagnetonError",
@@ -34,6 +35,7 @@ __all__ = [
     "Run",
     "Runs",
     "diff",
+    "energy_of",
     "measure",
     "normalize",
     "open_runs",
@@ -43,9 +45,9 @@ __all__ = [
 _HOMES = {
     "magneton.analysis.diff.settings": ("DiffSettings",),
     "magneton.collectors.attach.launch": ("Launch",),
-    "magneton.flows.api": ("diff", "measure", "normalize", "open_runs", "record"),
+    "magneton.flows.api": ("diff", "energy_of", "measure", "normalize", "open_runs", "record"),
     "magneton.flows.extras": ("ExtraFiles",),
-    "magneton.flows.results": ("Diff", "Measurement", "Result", "Rows", "Run", "Runs"),
+    "magneton.flows.results": ("Diff", "Energy", "Measurement", "Result", "Rows", "Run", "Runs"),
     "magneton.schemas.errors": ("MagnetonError",),
     "magneton.transforms.job": ("NormalizeOptions",),
     "magneton.transforms.power.log": ("PowerOptions",),

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 from magneton.analysis.diff.one_side import MeasureSettings
 from magneton.analysis.diff.one_side import measure as measure_side
 from magneton.analysis.diff.settings import DiffSettings
+from magneton.analysis.energy.of_recording import energy_of as energy_of_recording
+from magneton.analysis.energy.of_recording import read_calibration
 from magneton.analysis.query import Recordings
 from magneton.analysis.recording import Recording, same_content
 from magneton.collectors.attach.launch import Launch, record_command
@@ -20,14 +22,14 @@ from magneton.collectors.recording.writer import tool_name
 from magneton.flows import pairs, traces
 from magneton.flows.extras import ExtraFiles
 from magneton.flows.prepared import Report, with_tables
-from magneton.flows.results import Diff, Measurement, Run, Runs
+from magneton.flows.results import Diff, Energy, Measurement, Run, Runs
 from magneton.schemas.checks import PathText, path_of, paths_of
 from magneton.schemas.documents.diff import DIFF_NAME
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Workload
 from magneton.transforms.job import NormalizeOptions
 
-__all__ = ["diff", "measure", "normalize", "open_runs", "record"]
+__all__ = ["diff", "energy_of", "measure", "normalize", "open_runs", "record"]
 
 S = TypeVar("S", DiffSettings, NormalizeOptions, Launch, MeasureSettings)
 
@@ -178,6 +180,23 @@ def measure(run: PathText, *, report: Report | None = None, **settings: Any) -> 
     chosen = _settings(MeasureSettings(), None, settings)
     place = with_tables(path_of("run", run), report)
     return Measurement(measure_side(Recording.open(place), chosen, tool_name()))
+
+
+def energy_of(run: PathText, *, calibration: PathText | None = None, report: Report | None = None) -> Energy:
+    """Return the energy of every GPU of a recording with 95 % intervals: per run, step, phase and token, and at rest.
+
+    Args:
+        run: recording or trace with a power log. What has no tables gets them on the way.
+        calibration: JSON file with gain and offset of the sensor (``CalibrationDocument``). Without it the table of known sensors counts.
+        report: told in one sentence of an input that got tables on the way.
+
+    Raises:
+        InsufficientPowerDataError: no power of a GPU was read, or nothing ran while it was.
+        MagnetonError: the input cannot be read.
+    """
+    place = with_tables(path_of("run", run), report)
+    scale = None if calibration is None else read_calibration(path_of("calibration", calibration))
+    return Energy(energy_of_recording(Recording.open(place), tool_name(), scale))
 
 
 def _settings(default: S, given: S | None, changes: dict[str, Any]) -> S:

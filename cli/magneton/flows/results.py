@@ -19,6 +19,7 @@ from magneton.flows.display import html_blocks, rich_blocks
 from magneton.flows.prepared import with_tables
 from magneton.flows.recordings import describe, facts
 from magneton.schemas.documents.diff import DiffDocument
+from magneton.schemas.documents.energy import EnergyDocument, EnergyRow, SensorDoc
 from magneton.schemas.documents.measure import MeasureDocument
 from magneton.schemas.errors import InvalidNameError, MissingDependencyError
 from magneton.schemas.manifest import MANIFEST_NAME, Manifest, read_manifest
@@ -195,6 +196,88 @@ class Measurement(Result):
 
     def __repr__(self) -> str:
         return f"Measurement({self.document.label!r}, {len(self.document.quantities)} quantities)"
+
+
+class Energy(Result):
+    """Energy of the GPUs of a recording.
+
+    Attributes:
+        document: rows by device and window with intervals, and the sensors behind them.
+    """
+
+    tables = ("rows", "sensors")
+
+    def __init__(self, document: EnergyDocument) -> None:
+        self.document = document
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document."""
+        found: dict[str, Any] = msgspec.to_builtins(self.document)
+        return found
+
+    def blocks(self) -> list[Block]:
+        """Return the energies and the sensors as tables, and the notes."""
+        document = self.document
+        rows = [
+            [
+                one.device,
+                one.what if one.name is None else f"{one.what}: {one.name}",
+                f"{one.count:.6g}",
+                f"{one.seconds:.4g} s",
+                energy(one.energy_j),
+                "-" if one.low_j is None else f"{energy(one.low_j)} to {energy(one.high_j)}",
+                one.label or "-",
+                " ".join(one.warnings),
+            ]
+            for one in document.rows
+        ]
+        names = ["device", "energy of one", "of", "length", "energy", "95 % interval", "label", "why not measured"]
+        found = [
+            Block(document.label, names, rows, right={"of", "length", "energy"}, wrap={"device", "why not measured"})
+        ]
+        sensors = [
+            [
+                one.device,
+                one.device_name or "-",
+                one.field,
+                f"{one.family} ({one.confidence})",
+                f"{one.gain:.4g} +- {1.96 * one.gain_sd:.2g}",
+                f"{one.offset_w:.3g} +- {1.96 * one.offset_sd_w:.2g} W",
+                one.scale_from,
+                one.response or "-",
+                "-" if one.chi2 is None else f"{one.chi2:.2g}",
+            ]
+            for one in document.sensors
+        ]
+        names = ["device", "name", "field", "family", "gain", "offset", "scale from", "response", "misfit"]
+        found.append(Block("Sensors", names, sensors, wrap={"device", "name"}))
+        return found + [Block("", [], [], remark=f"Note ({n.code}): {n.message}.") for n in document.notes]
+
+    def _table(self, name: str) -> pa.Table:
+        real, text = pa.float64(), pa.string()
+        reals = (
+            "count",
+            "seconds",
+            "energy_j",
+            "low_j",
+            "high_j",
+            "gain",
+            "gain_sd",
+            "offset_w",
+            "offset_sd_w",
+            "chi2",
+        )
+        kinds = (
+            dict.fromkeys(reals, real)
+            | dict.fromkeys(("warnings", "sources"), pa.list_(text))
+            | {"simulated": pa.bool_()}
+        )
+        fields = EnergyRow.__struct_fields__ if name == "rows" else SensorDoc.__struct_fields__
+        schema = pa.schema([(field, kinds.get(field, text)) for field in fields])
+        return pa.Table.from_pylist(self.to_dict()[name], schema=schema)
+
+    def __repr__(self) -> str:
+        return f"Energy({self.document.label!r}, {len(self.document.rows)} rows)"
 
 
 class Rows(Result):

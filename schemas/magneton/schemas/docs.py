@@ -20,6 +20,7 @@ from magneton.schemas import errors
 from magneton.schemas.codes import POWER_FLAGS, QUARANTINE_REASONS, WARNING_CODES
 from magneton.schemas.documents.commands import CatalogDocument, GpuCheckDocument, InfoDocument, SensorsDocument
 from magneton.schemas.documents.diff import DIFF_NAME, DiffDocument
+from magneton.schemas.documents.energy import CalibrationDocument, EnergyDocument
 from magneton.schemas.documents.measure import MeasureDocument
 from magneton.schemas.documents.repeat import RepeatDocument, ReplayDocument
 from magneton.schemas.files.publish import atomic_write
@@ -50,6 +51,12 @@ DOCUMENTS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
         MeasureDocument,
         "What a step of one recording takes: `magneton.flows.measure(run).to_dict()`. It is not written to a file.",
     ),
+    (
+        "Energies",
+        EnergyDocument,
+        "What `magneton energy --json` prints: joules of one recording with intervals and provenance.",
+    ),
+    ("Calibrations", CalibrationDocument, "What `magneton energy --calibration` reads: gain and offset of one sensor."),
     (
         "Repeats",
         RepeatDocument,

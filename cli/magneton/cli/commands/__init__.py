@@ -14,6 +14,7 @@ COMMANDS: list[str] = [
     "record",
     "normalize",
     "diff",
+    "energy",
     "info",
     "sql",
     "tables",
