@@ -19,7 +19,8 @@ from pathlib import Path
 
 from magneton.flows.traces import normalize
 from magneton.schemas.documents.diff import DIFF_NAME
-from magneton.schemas.errors import InputNotFoundError, UsageError
+from magneton.schemas.errors import InputNotFoundError, OutputFailedError, UsageError
+from magneton.schemas.files.output_errors import speaking_of
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.manifest import MANIFEST_NAME, read_manifest
 from magneton.schemas.versions.registry import SCHEMA_VERSION
@@ -67,7 +68,7 @@ def with_tables(path: Path, report: Report | None = None) -> Path:
         return path
     kept = cache_directory() / (_recording_key(path) if recorded else _trace_key(path))
     if not has_tables(kept):
-        with _scratch(kept.parent) as scratch:
+        with _scratch(kept.parent) as scratch, speaking_of(kept, scratch / "run"):
             normalize([path], scratch / "run", keep_raw=False)
             _publish(scratch / "run", kept, lambda: has_tables(kept))
         say(f"{path} had no tables: made them and kept them in {kept}")
@@ -98,7 +99,12 @@ def _beside(recording: Path) -> bool:
     except OSError:
         return False
     try:
-        made = normalize([recording], scratch / "run", keep_raw=False)
+        try:
+            with speaking_of(recording, scratch / "run"):
+                made = normalize([recording], scratch / "run", keep_raw=False)
+        except OutputFailedError:
+            # The cache may have room.
+            return False
         if made.run_id != read_manifest(recording).run_id:
             # Its rows would name another run than its manifest does; in the cache they have a manifest of their own.
             return False

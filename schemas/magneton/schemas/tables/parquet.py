@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -96,8 +97,12 @@ class TableWriter:
 
     def close(self) -> None:
         """Finish the file."""
-        with naming(self._path):
+        with naming(self._path), discarding(self._writer):
             self._writer.close()
+
+    def discard(self) -> None:
+        """Close the file without finishing it; it is no table."""
+        discard(self._writer)
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +110,27 @@ class TableWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self.discard()
+
+
+def discard(writer: pq.ParquetWriter) -> None:
+    """Close a file that is not to be finished. Arrow would otherwise try once more when it forgets the writer, and complain."""
+    with contextlib.suppress(pa.ArrowException, OSError):
+        writer.close()
+    writer.is_open = False
+
+
+@contextlib.contextmanager
+def discarding(writer: pq.ParquetWriter) -> Iterator[None]:
+    """Discard a writer on an exception in the body."""
+    try:
+        yield
+    except BaseException:
+        discard(writer)
+        raise
 
 
 def write_table(path: Path, table: Table, data: pa.Table) -> None:
