@@ -116,9 +116,9 @@ class RecordingWriter:
     def __init__(self, path: Path, *, label: str, overwrite: bool = False) -> None:
         self._label = label
         self._publication = contextlib.ExitStack()
-        self._staging = self._publication.enter_context(
-            publish_directory(path, last=MANIFEST_NAME, overwrite=overwrite)
-        )
+        staging = self._publication.enter_context(publish_directory(path, last=MANIFEST_NAME, overwrite=overwrite))
+        # The program may go to another directory while it is recorded.
+        self._staging = staging.absolute()
 
     @property
     def raw_root(self) -> Path:
