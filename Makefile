@@ -9,11 +9,17 @@ RUN_A ?= examples/recordings/gpt2-hf
 RUN_B ?= examples/recordings/gpt2-fused
 OUT ?=
 TEST_ARGS ?=
-# Test processes: one a core. PARALLEL= runs the tests one after the other in one process, e.g. for a debugger.
-PARALLEL ?= -n auto --dist loadfile
+# Test processes: one a core. Who has nothing left to do takes tests from another. PARALLEL= runs the tests one after the other in one process, e.g. for a debugger.
+PARALLEL ?= -n auto --dist worksteal
 # Their linear algebra runs in one thread each: threads that outnumber the cores wait for each other in busy loops. Tests that time
 # what they run (slow, torch, systems) run one after the other, so that no test disturbs the clock of another.
 test test-lowest: export OPENBLAS_NUM_THREADS := 1
+# Tests start some hundred processes. Compiled modules are kept for them, whatever the environment says.
+test test-lowest test-slow test-torch test-systems: export PYTHONDONTWRITEBYTECODE :=
+# Most files of the tests live for milliseconds. Where 4 GiB of memory serve as a disk, they lie there.
+IN_MEMORY := $(shell df --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4194304 {print "/dev/shm"}')
+TMPDIR ?= $(IN_MEMORY)
+test test-lowest: export TMPDIR := $(TMPDIR)
 
 # Names reach the shell through the environment, exactly as they were typed: $(value ...) keeps make from expanding a `$`
 # in them, and unexport keeps it from doing so while it fills the environment.

@@ -189,8 +189,12 @@ def read_table(
         version = _stated_version(source.schema_arrow, table, path, newest)
         updates = table_steps(name, version, newest, steps)
         try:
-            # An upgrade may need columns that are not asked for.
-            data = source.read(columns=None if updates else columns)
+            if source.metadata.num_rows:
+                # An upgrade may need columns that are not asked for.
+                data = source.read(columns=None if updates else columns)
+            else:
+                # Most tables of a recording are empty. Reading nothing takes Arrow as long as reading something.
+                data = source.schema_arrow.empty_table()
         except (pa.ArrowInvalid, OSError) as error:
             raise InputFormatError(f"cannot be read: {error}", path=path) from error
     for update in updates:
@@ -271,7 +275,7 @@ def _checked(table: Table, data: pa.Table, path: Path, columns: list[str] | None
     wanted = table.columns if columns is None else [c for c in table.columns if c.name in columns]
     arrays: list[Any] = []
     for column in wanted:
-        if _fits(table, column, data.schema, path):
+        if _fits(table, column, data.schema, path) and data.num_rows:
             try:
                 arrays.append(data.column(column.name).cast(column.type))
             except pa.ArrowInvalid as error:
