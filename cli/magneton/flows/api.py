@@ -16,7 +16,6 @@ from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.query import Recordings
 from magneton.analysis.recording import Recording
 from magneton.collectors.attach.launch import Launch, record_command
-from magneton.collectors.recording.writer import tool_name
 from magneton.flows import pairs, traces
 from magneton.flows.extras import ExtraFiles
 from magneton.flows.prepared import Report, with_tables
@@ -25,6 +24,7 @@ from magneton.schemas.checks import PathText, path_of, paths_of
 from magneton.schemas.documents.diff import DIFF_NAME
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Workload
+from magneton.schemas.versions.tool import tool_name
 from magneton.transforms.job import NormalizeOptions
 
 __all__ = ["diff", "measure", "normalize", "open_runs", "record"]

@@ -28,6 +28,7 @@ from magneton.schemas.manifest import (
     write_manifest,
 )
 from magneton.schemas.raw_paths import RAW
+from magneton.schemas.versions.tool import tool_name
 
 CAPTURES = (CaptureKind.ENERGY, CaptureKind.PROFILE, CaptureKind.VALUES)
 # Distributions whose version says which program ran, by the module that shows they were used.
@@ -45,14 +46,6 @@ _SYSTEMS = {
     "triton": "triton",
     "vllm": "vllm",
 }
-
-
-def tool_name() -> str:
-    """Return ``magneton <version>``, or ``magneton`` when it runs from a source tree that is not installed."""
-    try:
-        return f"magneton {metadata.version('magneton')}"
-    except metadata.PackageNotFoundError:
-        return "magneton"
 
 
 def versions() -> dict[str, str]:

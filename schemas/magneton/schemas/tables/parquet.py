@@ -20,20 +20,34 @@ from magneton.schemas.versions.registry import (
     SCHEMA_VERSION,
     TABLE_KEY,
     TABLE_STEPS,
+    TOOL_KEY,
     VERSION_KEY,
     TableSteps,
     parse_version,
     table_steps,
 )
+from magneton.schemas.versions.tool import tool_name
 
 TABLES: dict[str, Table] = RUN_TABLES | DIFF_TABLES
 
 
 def file_schema(table: Table) -> pa.Schema:
-    """Return the schema as written to Parquet: fields with units, version and table name in the metadata."""
+    """Return the schema as written to Parquet: fields with units; version, table name and program in the metadata."""
     return table.arrow_schema().with_metadata(
-        {VERSION_KEY: str(SCHEMA_VERSION).encode(), TABLE_KEY: table.name.encode()}
+        {VERSION_KEY: str(SCHEMA_VERSION).encode(), TABLE_KEY: table.name.encode(), TOOL_KEY: tool_name().encode()}
     )
+
+
+def made_by(path: Path) -> str | None:
+    """Return the program that wrote one of our files, for example ``magneton 0.1.0``; None where the file does not say so.
+
+    Raises:
+        InputNotFoundError: no such file.
+        InputFormatError: not Parquet, or cut off.
+    """
+    with open_parquet(path) as source:
+        stated = (source.schema_arrow.metadata or {}).get(TOOL_KEY)
+    return None if stated is None else stated.decode("utf-8", "replace")
 
 
 def conform(table: Table, data: pa.Table) -> pa.Table:
