@@ -58,7 +58,7 @@ test-torch: $(VENV)-torch/.ready ## Run the tests that need PyTorch, in an envir
 	@$(VENV)-torch/bin/python -m pytest -m "torch and not slow" $(TEST_ARGS)
 
 .PHONY: test-systems
-test-systems: $(VENV)-systems/.ready ## Run the tests that need JAX, ONNX Runtime or TensorFlow, in an environment of their own (.venv-systems)
+test-systems: $(VENV)-systems/.ready ## Run the tests that need JAX, ONNX Runtime, TensorFlow or pandas, in an environment of their own (.venv-systems)
 	@$(VENV)-systems/bin/python -m pytest -m "systems and not slow" $(TEST_ARGS)
 
 .PHONY: lint
@@ -104,7 +104,7 @@ $(VENV)-systems/.ready: pyproject.toml
 	@echo "Preparing $(VENV)-systems ..." >&2
 	@test -x $(VENV)-systems/bin/python || $(PYTHON) -m venv $(VENV)-systems
 	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2 onnx==1.23.2 onnxruntime==1.32.0 tensorflow-cpu==2.21.0
+	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2 onnx==1.23.2 onnxruntime==1.32.0 tensorflow-cpu==2.21.0 pandas
 	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
 	@touch $@
 
