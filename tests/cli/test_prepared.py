@@ -230,6 +230,17 @@ def test_nothing_is_left_open(run: Path) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
 
 
+def test_what_killed_processes_left_in_a_recording_is_removed(run: Path) -> None:
+    with_tables(run)
+    with leftovers.staging_directory(run / "tables") as held:
+        with leftovers.staging_directory(run / "tables") as left:
+            (left / "file").touch()
+        with_tables(run)
+        assert held.exists(), "another process works in it"
+        assert not left.exists()
+        assert main(["normalize", str(run)]) == 0
+
+
 def made_by_another(monkeypatch: pytest.MonkeyPatch, name: str = "magneton 0.0.9") -> None:
     for module in (parquet, prepared):
         monkeypatch.setattr(module, "tool_name", lambda: name)

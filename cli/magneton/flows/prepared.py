@@ -80,6 +80,8 @@ def with_tables(path: Path, report: Report | None = None) -> Path:
         MagnetonError: it cannot be normalised.
     """
     if _ready(path):
+        # A process may have been killed after it put the tables there, and before it removed what it had worked in.
+        leftovers.tidy(path / TABLES, _SIGN)
         return path
     if not path.exists():
         raise InputNotFoundError("no such file or directory", path=path)
