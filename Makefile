@@ -9,11 +9,17 @@ RUN_A ?= examples/recordings/gpt2-hf
 RUN_B ?= examples/recordings/gpt2-fused
 OUT ?=
 TEST_ARGS ?=
-# Test processes: one a core. PARALLEL= runs the tests one after the other in one process, e.g. for a debugger.
-PARALLEL ?= -n auto --dist loadfile
+# Test processes: one a core. Who has nothing left to do takes tests from another. PARALLEL= runs the tests one after the other in one process, e.g. for a debugger.
+PARALLEL ?= -n auto --dist worksteal
 # Their linear algebra runs in one thread each: threads that outnumber the cores wait for each other in busy loops. Tests that time
 # what they run (slow, torch, systems) run one after the other, so that no test disturbs the clock of another.
 test test-lowest: export OPENBLAS_NUM_THREADS := 1
+# Tests start some hundred processes. Compiled modules are kept for them, whatever the environment says.
+test test-lowest test-slow test-torch test-systems: export PYTHONDONTWRITEBYTECODE :=
+# Most files of the tests live for milliseconds. Where 4 GiB of memory serve as a disk, they lie there.
+IN_MEMORY := $(shell df --output=avail /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4194304 {print "/dev/shm"}')
+TMPDIR ?= $(IN_MEMORY)
+test test-lowest: export TMPDIR := $(TMPDIR)
 
 # Names reach the shell through the environment, exactly as they were typed: $(value ...) keeps make from expanding a `$`
 # in them, and unexport keeps it from doing so while it fills the environment.
@@ -52,7 +58,7 @@ test-torch: $(VENV)-torch/.ready ## Run the tests that need PyTorch, in an envir
 	@$(VENV)-torch/bin/python -m pytest -m "torch and not slow" $(TEST_ARGS)
 
 .PHONY: test-systems
-test-systems: $(VENV)-systems/.ready ## Run the tests that need JAX, ONNX Runtime or TensorFlow, in an environment of their own (.venv-systems)
+test-systems: $(VENV)-systems/.ready ## Run the tests that need JAX, ONNX Runtime, TensorFlow or pandas, in an environment of their own (.venv-systems)
 	@$(VENV)-systems/bin/python -m pytest -m "systems and not slow" $(TEST_ARGS)
 
 .PHONY: lint
@@ -98,7 +104,7 @@ $(VENV)-systems/.ready: pyproject.toml
 	@echo "Preparing $(VENV)-systems ..." >&2
 	@test -x $(VENV)-systems/bin/python || $(PYTHON) -m venv $(VENV)-systems
 	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
-	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2 onnx==1.23.2 onnxruntime==1.32.0 tensorflow-cpu==2.21.0
+	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check jax==0.10.2 onnx==1.23.2 onnxruntime==1.32.0 tensorflow-cpu==2.21.0 pandas
 	@$(VENV)-systems/bin/python -m pip install --quiet --disable-pip-version-check --editable . --group dev
 	@touch $@
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import importlib.util
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,11 +15,22 @@ from tests.support.normalized import Normalizer
 
 ROOT = Path(__file__).resolve().parents[1]
 
+# Arrow looks for dateutil whenever it is given a Python value. Where dateutil is not installed, Python searches all folders each time,
+# some ten thousand times a test run. An entry of None says once that there is none.
+if importlib.util.find_spec("dateutil") is None:
+    sys.modules["dateutil"] = None  # type: ignore[assignment]
+
 
 def pytest_configure(config: pytest.Config) -> None:
     """`HYPOTHESIS_PROFILE=long` gives property tests ten minutes instead of a number of examples (CONTRIBUTING.md)."""
     if os.environ.get("HYPOTHESIS_PROFILE") == "long":
         config.pluginmanager.register(Longer(float(os.environ.get("MAGNETON_FUZZ_SECONDS", "600"))))
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector pass over what was collected: it stays until the end, and there is much of it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
+import os
 import shutil
-import tempfile
-from collections.abc import Callable
+import time
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -15,10 +16,13 @@ from tests.analysis.diff.test_diff import model
 
 from magneton.analysis.recording import Recording
 from magneton.cli.app import main
+from magneton.flows import cache as tables_cache
 from magneton.flows import prepared
 from magneton.flows.prepared import cache_directory, has_tables, with_tables
 from magneton.schemas.errors import InputFormatError, InputNotFoundError, OutputExistsError, UsageError
+from magneton.schemas.files import leftovers
 from magneton.schemas.manifest import read_manifest
+from magneton.schemas.tables import parquet
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "recordings"
 QUERY = "SELECT count(*) AS n FROM ops"
@@ -45,14 +49,14 @@ def trace(tmp_path: Path, cache: Path) -> Path:
 
 def refuse_in(monkeypatch: pytest.MonkeyPatch, directory: Path) -> None:
     """Let nothing be made in a directory, as if it were read-only (the tests may run as root)."""
-    make: Callable[..., str] = tempfile.mkdtemp
+    make = leftovers.staging_directory
 
-    def refusing(*args: str, dir: str | Path, **more: str) -> str:  # noqa: A002 - as in tempfile
-        if Path(dir) == directory:
-            raise PermissionError(13, "Permission denied", str(dir))
-        return make(*args, dir=dir, **more)
+    def refusing(target: Path) -> contextlib.AbstractContextManager[Path]:
+        if target.parent == directory:
+            raise PermissionError(13, "Permission denied", str(directory))
+        return make(target)
 
-    monkeypatch.setattr(prepared.tempfile, "mkdtemp", refusing)
+    monkeypatch.setattr(leftovers, "staging_directory", refusing)
 
 
 def test_tables_of_a_recording_lie_beside_it(run: Path, cache: Path) -> None:
@@ -224,3 +228,121 @@ def test_nothing_is_left_open(run: Path) -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     with_tables(run)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 1
+
+
+def test_what_killed_processes_left_in_a_recording_is_removed(run: Path) -> None:
+    with_tables(run)
+    with leftovers.staging_directory(run / "tables") as held:
+        with leftovers.staging_directory(run / "tables") as left:
+            (left / "file").touch()
+        with_tables(run)
+        assert held.exists(), "another process works in it"
+        assert not left.exists()
+        assert main(["normalize", str(run)]) == 0
+
+
+def made_by_another(monkeypatch: pytest.MonkeyPatch, name: str = "magneton 0.0.9") -> None:
+    for module in (parquet, prepared):
+        monkeypatch.setattr(module, "tool_name", lambda: name)
+
+
+def test_tables_of_another_version_are_made_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables say which program made them. The manifest stays as the recorder wrote it."""
+    with monkeypatch.context() as patch:
+        made_by_another(patch)
+        with_tables(run)
+    place = run / "tables" / "captures.parquet"
+    assert parquet.made_by(place) == "magneton 0.0.9"
+    before = (run / "manifest.json").read_bytes()
+    said: list[str] = []
+    assert with_tables(run, said.append) == run
+    assert said == [f"{run} had tables of another version: made them and kept them in {run / 'tables'}"]
+    assert parquet.made_by(place) == prepared.tool_name()
+    assert (with_tables(run, said.append), len(said)) == (run, 1)
+    assert (run / "manifest.json").read_bytes() == before
+    assert sorted(p.name for p in run.iterdir()) == ["manifest.json", "raw", "tables"]
+
+
+def test_tables_of_another_version_in_a_place_that_cannot_be_written(
+    run: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        made_by_another(patch)
+        with_tables(run)
+    refuse_in(monkeypatch, run)
+    place = with_tables(run)
+    assert place.parent == cache
+    assert parquet.made_by(run / "tables" / "captures.parquet") == "magneton 0.0.9"
+
+
+def test_tables_that_normalize_made_stay(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its options are the user's: `--no-raw`, a power log, a label."""
+    with monkeypatch.context() as patch:
+        made_by_another(patch)
+        assert main(["normalize", str(run)]) == 0
+    said: list[str] = []
+    assert with_tables(run, said.append) == run
+    assert said == []
+    assert parquet.made_by(run / "tables" / "captures.parquet") == "magneton 0.0.9"
+
+
+def traces(tmp_path: Path, count: int) -> list[Path]:
+    return [model(steps=number + 1).write(tmp_path / f"trace{number}.json") for number in range(count)]
+
+
+def hours_ago(place: Path, hours: float) -> None:
+    then = time.time() - 3600 * hours
+    os.utime(place, (then, then))
+
+
+def test_what_was_used_longest_ago_leaves_the_cache(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = traces(tmp_path, 3)
+    places = [with_tables(path) for path in (one, two)]
+    size = sum(p.stat().st_size for p in places[0].rglob("*"))
+    hours_ago(places[0], 5)
+    hours_ago(places[1], 3)
+    assert with_tables(one) == places[0]
+    hours_ago(places[0], 2)
+    monkeypatch.setenv("MAGNETON_CACHE_GIB", str(2.5 * size / 2**30))
+    last = with_tables(three)
+    assert sorted(cache.iterdir()) == sorted([places[0], last]), "the second was used longest ago"
+    assert has_tables(places[0]) and has_tables(last)
+
+
+def test_what_may_be_in_use_stays(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETON_CACHE_GIB", "0")
+    one, two = traces(tmp_path, 2)
+    places = [with_tables(one), with_tables(two)]
+    assert sorted(cache.iterdir()) == sorted(places)
+    hours_ago(places[0], 0.9)
+    hours_ago(places[1], 1.1)
+    tables_cache.make_room(cache / "another")
+    assert list(cache.iterdir()) == [places[0]]
+
+
+def test_what_killed_programs_left_in_the_cache_goes(trace: Path, cache: Path) -> None:
+    kept = with_tables(trace)
+    for name, hours in ((".magneton-gone-x", 25), (".magneton-staging-y", 1)):
+        (cache / name).mkdir()
+        (cache / name / "file").touch()
+        hours_ago(cache / name, hours)
+    tables_cache.make_room(kept)
+    assert sorted(p.name for p in cache.iterdir()) == sorted([".magneton-staging-y", kept.name])
+
+
+@pytest.mark.parametrize("stated", ["much", "-1", "nan", "inf", "1e999"])
+def test_a_limit_that_is_none_is_refused_before_the_work(
+    stated: str, trace: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MAGNETON_CACHE_GIB", stated)
+    with pytest.raises(UsageError, match="which is no size"):
+        with_tables(trace)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(("stated", "expected"), [("", 5 * 2**30), (" ", 5 * 2**30), ("0", 0), ("2.5", 5 * 2**29)])
+def test_the_limit_is_what_the_user_says(stated: str, expected: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAGNETON_CACHE_GIB", stated)
+    assert tables_cache.limit_bytes() == expected

@@ -1,8 +1,9 @@
-"""A process that is killed leaves the old recording or the new one, whole, and the next run works all the same."""
+"""A process that is killed leaves the old output or the new one, whole, and the next run works all the same."""
 
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,9 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.analysis.diff.test_diff import model
 
 from magneton.flows.extras import ExtraFiles
+from magneton.flows.pairs import DiffSettings, compare
 from magneton.flows.traces import normalize
+from magneton.schemas.kinds import FileRole
 from magneton.schemas.manifest import ClockAnchor, System, read_manifest, write_manifest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,11 +50,31 @@ def recording(folder: Path) -> None:
     write_manifest(folder / "run", manifest)
 
 
-def kill_at_each_step(case: str, folder: Path) -> dict[str, Any]:
+def traces_to_compare(folder: Path) -> None:
+    """Two recordings of a model, of which B's operators take three times as long."""
+    folder.mkdir()
+    for name, us in (("a", 10.0), ("b", 30.0)):
+        normalize([model(us, steps=3).write(folder / f"{name}.json")], folder / name)
+
+
+PROGRAM = """
+from pathlib import Path
+from magneton.collectors.attach.request import CaptureReply, CaptureRequest
+from magneton.schemas.manifest import Capture
+
+request = CaptureRequest.from_environment()
+file = request.directory(0) / "fake.pt.trace.json"
+file.write_text('{"traceEvents": []}')
+capture = Capture(name="profile", kind="profile", rank=0, source_format="kineto", file=str(file))
+CaptureReply(rank=0, captures=[capture], steps=5, step_kind="calls of an outermost module").write(request)
+"""
+
+
+def kill_at_each_step(case: str, folder: Path, least: int = 50) -> dict[str, Any]:
     command = [sys.executable, str(ROOT / "tests" / "support" / "killed.py"), case, str(folder)]
     done = subprocess.run(command, check=True, capture_output=True, cwd=ROOT, timeout=600)
     found: dict[str, Any] = json.loads(done.stdout)
-    assert len(found["points"]) > 50, "points"
+    assert len(found["points"]) > least, "points"
     *killed, last = found["points"]
     assert {ended for ended, _ in killed} == {-signal.SIGKILL}
     assert last[0] == 0, "the run after the last kill ends well, whatever was left beside it"
@@ -85,3 +109,60 @@ def test_a_recording_is_replaced_by_a_whole_one_that_knows_as_much(tmp_path: Pat
     assert bool(gaps) == (case != "in place")
     assert all(state in whole for state in states[max(gaps, default=0) + 1 :])
     assert found["beside"] == ["power.csv", "run", "traces"]
+
+
+@pytest.mark.slow
+def test_a_diff_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    traces_to_compare(folder)
+    found = kill_at_each_step("diff", folder, least=20)
+    states = [state for _, state in found["points"]]
+    assert set(states[:-1]) <= {"nothing", "whole: 20 %"}
+    assert states == sorted(states), "once it is there, it stays"
+    assert states[-1] == "whole: 20 %"
+    assert found["beside"] == ["a", "a.json", "b", "b.json", "run"], "what killed processes left is gone"
+
+
+@pytest.mark.slow
+def test_a_diff_is_replaced_by_a_whole_one(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    traces_to_compare(folder)
+    compare(folder / "a", folder / "b", folder / "run", DiffSettings(threshold_percent=50))
+    found = kill_at_each_step("diff", folder, least=20)
+    states = [state for _, state in found["points"]]
+    assert states[0] == "whole: 50 %" and states[-1] == "whole: 20 %"
+    assert set(states) == {"whole: 50 %", "whole: 20 %"}
+    assert found["beside"] == ["a", "a.json", "b", "b.json", "run"]
+
+
+@pytest.mark.slow
+def test_tables_made_on_the_way_appear_whole_or_not_at_all(tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    inputs(folder)
+    recording(folder)
+    # As a recorder leaves it.
+    shutil.rmtree(folder / "run" / "tables")
+    manifest = read_manifest(folder / "run")
+    manifest.files = [entry for entry in manifest.files if entry.role != FileRole.DERIVED]
+    write_manifest(folder / "run", manifest)
+    found = kill_at_each_step("tables", folder)
+    states = [state for _, state in found["points"]]
+    whole = "whole: mine, known, old"
+    assert states[0] == f"{whole}, no tables" and states[-1] == whole
+    assert set(states) == {whole, f"{whole}, no tables"}
+    assert sorted(p.name for p in (folder / "run").iterdir()) == ["manifest.json", "raw", "tables"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["recorder", "record"])
+def test_what_is_recorded_appears_whole_or_not_at_all(case: str, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    (folder / "program.py").write_text(PROGRAM)
+    found = kill_at_each_step(case, folder, least=8)
+    states = [state for _, state in found["points"]]
+    # With a rename there is a moment in which the recording is there, and the process is not at its end.
+    there = [state for state in states if state != "nothing"]
+    assert states == ["nothing"] * (len(states) - len(there)) + there
+    assert there and all(state.startswith("whole: run, ") and state.endswith(", new, no tables") for state in there)
+    assert found["beside"] == ["program.py", "run"], "what killed processes left is gone"

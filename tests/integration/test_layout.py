@@ -52,6 +52,17 @@ def test_every_package_is_typed(root: Path) -> None:
         assert (root / package / "py.typed").is_file(), package
 
 
+def test_the_namespace_holds_packages_and_the_way_to_start_them(root: Path) -> None:
+    """``magneton/__main__.py`` makes ``python -m magneton`` work. An ``__init__.py`` would hide the stages; this file hides nothing."""
+    held = {
+        str(p.relative_to(root))
+        for stage in STAGES
+        for p in (root / stage / "magneton").iterdir()
+        if p.name != "__pycache__"
+    }
+    assert held == PACKAGES | {"cli/magneton/__main__.py"}
+
+
 def test_modules_stay_readable(root: Path) -> None:
     lengths = {
         str(p.relative_to(root)): len(p.read_text().splitlines())
@@ -214,7 +225,6 @@ def test_the_wheel_holds_magneton_and_nothing_else(root: Path, tmp_path: Path) -
     (wheel,) = tmp_path.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-        archive.extractall(tmp_path / "site")
     assert {n.split("/")[0] for n in names if ".dist-info/" not in n} == {"magneton"}
     assert "magneton/__init__.py" not in names
     assert not [n for n in names if "__pycache__" in n]
@@ -222,11 +232,27 @@ def test_the_wheel_holds_magneton_and_nothing_else(root: Path, tmp_path: Path) -
         f"{package.split('/')[-1]}/py.typed" for package in PACKAGES
     }
     assert [n for n in names if n.endswith("licenses/LICENSE")]
-    shown = subprocess.run(
-        [sys.executable, "-m", "magneton.cli", "--version"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(tmp_path / "site")},
+    site = tmp_path / "site"
+    installed = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-deps",
+            "--no-index",
+            "--target",
+            str(site),
+            str(wheel),
+        ],
         capture_output=True,
         text=True,
     )
-    assert shown.stdout.startswith("magneton "), shown.stderr
+    assert installed.returncode == 0, installed.stderr
+    python = [sys.executable, "-m"]
+    for command in ([str(site / "bin" / "magneton")], [*python, "magneton"], [*python, "magneton.cli"]):
+        shown = subprocess.run(
+            [*command, "--version"], cwd=tmp_path, env={"PYTHONPATH": str(site)}, capture_output=True, text=True
+        )
+        assert shown.returncode == 0 and shown.stdout.startswith("magneton "), f"{command}: {shown.stderr}"

@@ -1,4 +1,6 @@
-"""Runs the normaliser again and again and kills it, each time one step later: ``killed.py CASE FOLDER``.
+"""Runs a part of the product again and again and kills it, each time one step later: ``killed.py CASE FOLDER``.
+
+The cases are those of ``CASES``: the normaliser, a diff, tables made on the way, and two recorders.
 
 A step is a call that changes a file or a folder below FOLDER: opening a file for writing, making, renaming or removing one,
 a table that is opened, written to or closed, and the exchange of two directories. The process is killed before the step and,
@@ -16,12 +18,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from magneton.analysis.report.registry import REPORTS
+from magneton.collectors import Recorder, Workload
+from magneton.collectors.attach.launch import Launch, record_command
 from magneton.flows.extras import ExtraFiles
+from magneton.flows.pairs import DiffSettings, compare
+from magneton.flows.prepared import with_tables
 from magneton.flows.traces import normalize
+from magneton.schemas.documents.diff import DIFF_NAME, read_diff
 from magneton.schemas.files import publish as files
 from magneton.schemas.ids import sha256_file
-from magneton.schemas.manifest import Manifest, read_manifest
+from magneton.schemas.manifest import Device, Manifest, read_manifest
 from magneton.schemas.tables import parquet
+from magneton.schemas.tables.diff import DIFF_TABLES
+from magneton.schemas.tables.run import RUN_TABLES
 from magneton.transforms.job import NormalizeOptions
 
 _EVENTS = {"os.rename", "os.mkdir", "os.remove", "os.rmdir", "os.link", "os.truncate"}
@@ -62,8 +72,77 @@ class Steps:
         setattr(owner, name, counted)
 
 
+def normalize_new(folder: Path) -> None:
+    """Traces become a recording."""
+    normalize([folder / "traces"], folder / "run", extras=ExtraFiles(power=[folder / "power.csv"]))
+
+
+def normalize_in_place(folder: Path) -> None:
+    """A recording is replaced by itself."""
+    normalize([folder / "run"], folder / "run", NormalizeOptions(overwrite=True))
+
+
+def compare_two(folder: Path) -> None:
+    """Two recordings are compared, with another threshold than the diff that may be there."""
+    compare(folder / "a", folder / "b", folder / "run", DiffSettings(threshold_percent=20))
+
+
+def make_tables(folder: Path) -> None:
+    """A recording gets tables on the way."""
+    with_tables(folder / "run")
+
+
+class _Profile:
+    """A profiler for a recorder: it writes one file."""
+
+    source_format = "kineto"
+
+    def start(self) -> None:
+        """Do nothing."""
+
+    step = stop = start
+
+    def export(self, directory: Path) -> Path:
+        """Write the file."""
+        file = directory / "fake.pt.trace.json"
+        file.write_text('{"traceEvents": []}')
+        return file
+
+    def rank(self) -> int:
+        """Return the rank."""
+        return 0
+
+    def devices(self) -> list[Device]:
+        """Return no device."""
+        return []
+
+
+def record_here(folder: Path) -> None:
+    """A program records itself."""
+    with Recorder(folder / "run", _Profile(), workload=Workload(steps=1)) as recorder:
+        recorder.step()
+
+
+def record_another(folder: Path) -> None:
+    """A program is recorded from outside; ``program.py`` says that it has recorded a file."""
+    command = [sys.executable, str(folder / "program.py")]
+    if record_command(command, folder / "run", Launch(captures=("profile",), sensors=())):
+        raise RuntimeError("the program failed")
+
+
+CASES: dict[str, Callable[[Path], None]] = {
+    "new": normalize_new,
+    "in place": normalize_in_place,
+    "in place, no exchange": normalize_in_place,
+    "diff": compare_two,
+    "tables": make_tables,
+    "recorder": record_here,
+    "record": record_another,
+}
+
+
 def run(folder: Path, case: str, last: int | None) -> None:
-    """Normalise, and be killed at a step."""
+    """Run a case, and be killed at a step."""
     steps = Steps(folder, last)
     for name in ("__init__", "write", "close"):
         steps.around(parquet.TableWriter, name)
@@ -73,27 +152,45 @@ def run(folder: Path, case: str, last: int | None) -> None:
     else:
         steps.around(files, "exchange")
     sys.addaudithook(steps.audit)
-    out = folder / "run"
-    if case == "new":
-        normalize([folder / "traces"], out, extras=ExtraFiles(power=[folder / "power.csv"]))
-    else:
-        normalize([out], out, NormalizeOptions(overwrite=True))
+    CASES[case](folder)
     (folder.parent / "steps").write_text(str(steps.done))
 
 
 def state(out: Path) -> str:
-    """Return what a reader finds: ``nothing``, the tool and time of a whole recording, or what is wrong with one."""
+    """Return what a reader finds: ``nothing``, words for something whole, or what is wrong with it."""
     if not out.exists():
         return "nothing"
+    if (out / DIFF_NAME).is_file():
+        return _diff_state(out)
     manifest: Manifest = read_manifest(out)
     for entry in manifest.files:
         if entry.kept and (not (out / entry.path).is_file() or sha256_file(out / entry.path) != entry.sha256):
             return f"{entry.path} is not there, or another file"
     profiles = [capture for capture in manifest.captures if capture.kind == "profile"]
     known = manifest.system.versions and all(capture.anchors for capture in profiles)
+    tables = "" if (out / "tables").exists() else ", no tables"
+    torn = sorted(name for name in RUN_TABLES if not tables and not _is_whole(out / "tables" / f"{name}.parquet"))
+    if torn:
+        return f"torn tables: {', '.join(torn)}"
     return (
         f"whole: {manifest.label}, {'known' if known else 'bare'}, {'old' if manifest.created_unix_ns == 1 else 'new'}"
+        f"{tables}"
     )
+
+
+def _diff_state(out: Path) -> str:
+    document = read_diff(out)
+    wanted = {DIFF_NAME, *REPORTS, *(f"{name}.parquet" for name in DIFF_TABLES)}
+    found = {path.name for path in out.iterdir()}
+    torn = sorted(p.name for p in out.glob("*.parquet") if not _is_whole(p))
+    if torn or wanted - found:
+        return f"torn: {torn}, missing: {sorted(wanted - found)}"
+    return f"whole: {document.settings['threshold_percent']:g} %"
+
+
+def _is_whole(path: Path) -> bool:
+    """Say whether a Parquet file has a beginning and an end. Arrow would start threads to read it."""
+    return path.is_file() and (content := path.read_bytes())[:4] == content[-4:] == b"PAR1"
 
 
 def main(case: str, folder: Path) -> None:

@@ -8,6 +8,7 @@ it is one SELECT and calls no table function outside a short list. Its values ar
 from __future__ import annotations
 
 import json
+import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -37,6 +38,8 @@ from magneton.schemas.tables.parquet import inspect_file, read_table
 from magneton.schemas.tables.run import RUN_TABLES
 from magneton.schemas.views.columns import DIFF_COLUMN, RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
+
+LOG = logging.getLogger(__name__)
 
 BATCH_ROWS = 10_000
 
@@ -153,6 +156,10 @@ class Recordings:
         diff_tables = list(zip(diff_names, diffs, strict=True))
         sources = {name: _source(table, RUN_COLUMN, run_tables) for name, table in RUN_TABLES.items()}
         sources |= {name: _source(table, DIFF_COLUMN, diff_tables) for name, table in DIFF_TABLES.items()}
+        for opened in self.runs:
+            LOG.info("%s: opened, named %s in queries", opened.recording.directory, opened.run)
+        for name, directory in diff_tables:
+            LOG.info("%s: diff opened, named %s in queries", directory, name)
         self._spill = tempfile.TemporaryDirectory(prefix="magneton-")
         try:
             self._engine = _Engine(self._connect(sources, memory_limit))
@@ -171,7 +178,7 @@ class Recordings:
         try:
             connection = duckdb.connect(config=config)
         except duckdb.Error as error:
-            raise UsageError(_message(error), remedy="give a memory limit such as 2GB") from error
+            raise UsageError(_message(error), remedy="give one such as magneton sql --memory-limit 2GB") from error
         for name, source in sources.items():
             connection.register(name, source)
         connection.register(RUNS.name, _runs_table(self.runs))

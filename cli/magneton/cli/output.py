@@ -18,6 +18,7 @@ from magneton.analysis.report.summary import Block
 from magneton.flows.display import plain, rich_table, text_of
 from magneton.schemas.errors import printable
 from magneton.schemas.files.publish import publish_file
+from magneton.schemas.tables.parquet import discarding
 
 
 class Rows(Protocol):
@@ -107,13 +108,13 @@ def write_csv(rows: Rows) -> int:
 def write_parquet(rows: Rows, path: Path, *, overwrite: bool) -> int:
     """Write rows to a Parquet file, which appears whole or not at all; return their number."""
     count = 0
-    with (
-        publish_file(path, overwrite=overwrite) as temporary,
-        pq.ParquetWriter(temporary, rows.schema, compression="zstd") as writer,
-    ):
-        for batch in rows:
-            writer.write_batch(batch)
-            count += batch.num_rows
+    with publish_file(path, overwrite=overwrite) as temporary:
+        writer = pq.ParquetWriter(temporary, rows.schema, compression="zstd")
+        with discarding(writer):
+            for batch in rows:
+                writer.write_batch(batch)
+                count += batch.num_rows
+            writer.close()
     return count
 
 

@@ -18,7 +18,6 @@ from magneton.analysis.energy.of_recording import read_calibration
 from magneton.analysis.query import Recordings
 from magneton.analysis.recording import Recording, same_content
 from magneton.collectors.attach.launch import Launch, record_command
-from magneton.collectors.recording.writer import tool_name
 from magneton.flows import pairs, traces
 from magneton.flows.extras import ExtraFiles
 from magneton.flows.prepared import Report, with_tables
@@ -27,6 +26,7 @@ from magneton.schemas.checks import PathText, path_of, paths_of
 from magneton.schemas.documents.diff import DIFF_NAME
 from magneton.schemas.errors import UsageError
 from magneton.schemas.manifest import Workload
+from magneton.schemas.versions.tool import tool_name
 from magneton.transforms.job import NormalizeOptions
 
 __all__ = ["diff", "energy_of", "measure", "normalize", "open_runs", "record"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from magneton.transforms.job import Extra
 from magneton.transforms.power.join import open_power
 from magneton.transforms.power.log import PowerOptions
 from magneton.transforms.reading.decimals import time_ns
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ def read_extras(files: ExtraFiles, known: Mapping[str, Any] | None = None) -> Ex
         return Extra(**fields)
     options = BenchOptions(files.bench_index, anchors, files.options.tz, files.options.date_order)
     result = read_bench(files.bench, options)
+    LOG.info("%s: benchmark result read as %s", files.bench, result.workload.source)
     if result.window_unix_ns is not None:
         result.workload.details["window_unix_ns"] = list(result.window_unix_ns)
     fields["workload"] = _merged(fields["workload"], result.workload)

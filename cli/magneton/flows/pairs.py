@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,12 +53,11 @@ def _of_this_pair(target: Path, sides: Sequence[Recording]) -> Path:
     """
     number, place = 1, target
     while (place / DIFF_NAME).is_file():
-        try:
+        # What cannot be read may be of any pair: it is kept.
+        with contextlib.suppress(MagnetonError):
             earlier = read_diff(place)
-        except MagnetonError:
-            break  # from another release: as good as any other earlier diff of that name
-        if [earlier.a.run_id, earlier.b.run_id] == [side.manifest.run_id for side in sides]:
-            break
+            if [earlier.a.run_id, earlier.b.run_id] == [side.manifest.run_id for side in sides]:
+                break
         number += 1
         place = target.with_name(f"{target.name}-{number}")
     return place

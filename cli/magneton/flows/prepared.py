@@ -3,6 +3,9 @@
 Tables of a recording are put beside it, into its folder ``tables``; the manifest stays as it was written. Where that
 folder cannot be written, and for bare traces, tables are kept in a cache directory. They appear there by one rename, whole
 or not at all. Processes that make the same tables at the same time do not disturb each other: the first one's stay.
+
+Tables that were made on the way by another version of the program are made again. Those that ``normalize`` made stay: its
+options are the user's.
 """
 
 from __future__ import annotations
@@ -10,25 +13,31 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import os
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
-from importlib import metadata, util
+from importlib import util
 from pathlib import Path
 
+from magneton.flows.cache import cache_directory, limit_bytes, make_room, used
 from magneton.flows.traces import normalize
 from magneton.schemas.documents.diff import DIFF_NAME
-from magneton.schemas.errors import InputNotFoundError, UsageError
+from magneton.schemas.errors import InputNotFoundError, MagnetonError, OutputFailedError, UsageError
+from magneton.schemas.files import leftovers
+from magneton.schemas.files.output_errors import speaking_of
 from magneton.schemas.ids import sha256_file
+from magneton.schemas.kinds import FileRole
 from magneton.schemas.manifest import MANIFEST_NAME, read_manifest
+from magneton.schemas.tables.parquet import made_by
 from magneton.schemas.versions.registry import SCHEMA_VERSION
+from magneton.schemas.versions.tool import tool_name
 from magneton.transforms.normalize import trace_files
 
 __all__ = ["Report", "cache_directory", "has_tables", "with_tables"]
 
 LOG = logging.getLogger("magneton")
 TABLES = "tables"
+# Written like the other tables, and never without rows.
+_SIGN = "captures.parquet"
 Report = Callable[[str], None]
 # Packages whose code decides what the tables hold.
 _MAKERS = ("transforms", "schemas")
@@ -36,7 +45,23 @@ _MAKERS = ("transforms", "schemas")
 
 def has_tables(path: Path) -> bool:
     """Say whether a path is a recording with tables."""
-    return (path / MANIFEST_NAME).is_file() and (path / TABLES / "captures.parquet").is_file()
+    return (path / MANIFEST_NAME).is_file() and (path / TABLES / _SIGN).is_file()
+
+
+def _outdated(recording: Path) -> bool:
+    """Say whether tables in a recording were made on the way, by another version of the program."""
+    try:
+        maker = made_by(recording / TABLES / _SIGN)
+        # Whatever makes tables for good writes them into the manifest.
+        on_the_way = all(entry.role != FileRole.DERIVED for entry in read_manifest(recording).files)
+    except MagnetonError:
+        # Whoever reads the tables says what is wrong with them.
+        return False
+    return on_the_way and maker not in (None, tool_name())
+
+
+def _ready(path: Path) -> bool:
+    return has_tables(path) and not _outdated(path)
 
 
 def with_tables(path: Path, report: Report | None = None) -> Path:
@@ -54,7 +79,9 @@ def with_tables(path: Path, report: Report | None = None) -> Path:
         UsageError: it is a diff.
         MagnetonError: it cannot be normalised.
     """
-    if has_tables(path):
+    if _ready(path):
+        # A process may have been killed after it put the tables there, and before it removed what it had worked in.
+        leftovers.tidy(path / TABLES, _SIGN)
         return path
     if not path.exists():
         raise InputNotFoundError("no such file or directory", path=path)
@@ -62,49 +89,40 @@ def with_tables(path: Path, report: Report | None = None) -> Path:
         raise UsageError("is a diff, not a recording", path=path, remedy="name one of the recordings it compares")
     say = report or LOG.info
     recorded = (path / MANIFEST_NAME).is_file()
+    lack = f"{path} had tables of another version" if recorded and has_tables(path) else f"{path} had no tables"
     if recorded and _beside(path):
-        say(f"{path} had no tables: made them and kept them in {path / TABLES}")
+        say(f"{lack}: made them and kept them in {path / TABLES}")
         return path
     kept = cache_directory() / (_recording_key(path) if recorded else _trace_key(path))
     if not has_tables(kept):
-        with _scratch(kept.parent) as scratch:
+        limit_bytes()  # what is wrong with it is said before the work, not after it
+        with _scratch(kept) as scratch, speaking_of(kept, scratch / "run"):
             normalize([path], scratch / "run", keep_raw=False)
             _publish(scratch / "run", kept, lambda: has_tables(kept))
-        say(f"{path} had no tables: made them and kept them in {kept}")
+        say(f"{lack}: made them and kept them in {kept}")
+        make_room(kept)
+    used(kept)
     return kept
-
-
-def cache_directory() -> Path:
-    """Return where tables are kept that cannot lie beside what they were made from: ``$XDG_CACHE_HOME/magneton/recordings``.
-
-    Without that variable it is ``~/.cache/magneton/recordings``. Whatever lies there may be deleted at any time.
-
-    Raises:
-        UsageError: nothing says where the user's files are.
-    """
-    stated = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    try:
-        # The XDG specification has relative paths ignored.
-        base = stated if stated.is_absolute() else Path.home() / ".cache"
-    except RuntimeError as error:
-        raise UsageError("there is no directory to keep tables in", remedy="set XDG_CACHE_HOME") from error
-    return base / "magneton" / "recordings"
 
 
 def _beside(recording: Path) -> bool:
     """Make the tables of a recording and put them into it; return False where nothing can be written there."""
-    try:
-        scratch = Path(tempfile.mkdtemp(prefix=".magneton-", dir=recording))
-    except OSError:
-        return False
-    try:
-        made = normalize([recording], scratch / "run", keep_raw=False)
+    place = recording / TABLES
+    with contextlib.ExitStack() as stack:
+        try:
+            scratch = stack.enter_context(_staging(place))
+        except OSError:
+            return False
+        try:
+            with speaking_of(recording, scratch / "run"):
+                made = normalize([recording], scratch / "run", keep_raw=False)
+        except OutputFailedError:
+            # The cache may have room.
+            return False
         if made.run_id != read_manifest(recording).run_id:
             # Its rows would name another run than its manifest does; in the cache they have a manifest of their own.
             return False
-        _publish(scratch / "run" / TABLES, recording / TABLES, lambda: has_tables(recording))
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        _publish(scratch / "run" / TABLES, place, lambda: _ready(recording))
     return True
 
 
@@ -122,21 +140,35 @@ def _publish(made: Path, place: Path, there: Callable[[], bool]) -> None:
 
 
 @contextlib.contextmanager
-def _scratch(root: Path) -> Iterator[Path]:
+def _scratch(kept: Path) -> Iterator[Path]:
     """Yield a directory to work in, on the file system of the cache; it is removed afterwards."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        scratch = Path(tempfile.mkdtemp(prefix=".making-", dir=root))
-    except OSError as error:
-        raise InputNotFoundError(
-            f"cannot keep tables in it: {error.strerror}",
-            path=root,
-            remedy="set XDG_CACHE_HOME to a directory that can be written, or name one: magneton normalize TRACE -o RUN",
-        ) from error
-    try:
+    root = kept.parent
+    with contextlib.ExitStack() as stack:
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            scratch = stack.enter_context(_staging(kept))
+        except OSError as error:
+            raise InputNotFoundError(
+                f"cannot keep tables in it: {error.strerror}",
+                path=root,
+                remedy="set XDG_CACHE_HOME to a directory that can be written, or name one: magneton normalize TRACE -o RUN",
+            ) from error
         yield scratch
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _staging(place: Path) -> Iterator[Path]:
+    """Yield a directory beside ``place``, removed afterwards; those of killed processes are removed before.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    leftovers.tidy(place, _SIGN)
+    with leftovers.staging_directory(place) as scratch:
+        try:
+            yield scratch
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _recording_key(path: Path) -> str:
@@ -151,16 +183,9 @@ def _trace_key(path: Path) -> str:
 
 
 def _key(parts: list[tuple[str, str]]) -> str:
-    makers = [("magneton", _version()), ("schema", str(SCHEMA_VERSION)), ("code", _code_stamp())]
+    makers = [("magneton", tool_name()), ("schema", str(SCHEMA_VERSION)), ("code", _code_stamp())]
     text = "\n".join(f"{len(name)} {name} {value}" for name, value in [*makers, *parts])
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:32]
-
-
-def _version() -> str:
-    try:
-        return metadata.version("magneton")
-    except metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def _code_stamp() -> str:

@@ -18,7 +18,7 @@ from magneton.schemas.errors import (
     UnsafeArchiveError,
     UsageError,
 )
-from magneton.schemas.files.leftovers import put_back
+from magneton.schemas.files.leftovers import MARK, put_back
 from magneton.schemas.ids import sha256_file
 from magneton.schemas.kinds import CaptureKind, FileRole, SensorKind
 from magneton.schemas.manifest import MANIFEST_NAME, FileEntry, Manifest, read_manifest
@@ -89,6 +89,8 @@ def _need_nothing_else_in(recording: Path) -> None:
     ours = {entry.path for entry in read_manifest(recording).files} | {MANIFEST_NAME}
     for path in sorted(recording.rglob("*")):
         inside = path.relative_to(recording)
+        if inside.parts[0].startswith(MARK):
+            continue  # left by a process that was killed while it made tables
         if not path.is_dir() and inside.as_posix() not in ours and inside.parts[0] != "tables":
             raise UsageError(
                 f"is not part of the recording {recording} and would be lost",

@@ -28,7 +28,7 @@ from magneton.schemas.manifest import MANIFEST_NAME, Manifest
 from magneton.schemas.tables.columns import Column, Table
 from magneton.schemas.tables.diff import DIFF_TABLES
 from magneton.schemas.tables.run import RUN_TABLES
-from magneton.schemas.versions.registry import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, VERSION_KEY
+from magneton.schemas.versions.registry import OLDEST_READABLE, SCHEMA_VERSION, TABLE_KEY, TOOL_KEY, VERSION_KEY
 from magneton.schemas.views.columns import RUN_COLUMN
 from magneton.schemas.views.registry import RUNS, VIEWS
 
@@ -96,7 +96,8 @@ Conventions:
 * Ids are unique within a run, across its captures and ranks. They follow time, not the order of events in the input.
 * Every column may be NULL unless marked *required*. A column missing from a file reads as NULL, unless it is required.
 * Parquet files carry the version in their key-value metadata under `{VERSION_KEY.decode()}` and the table's name under
-  `{TABLE_KEY.decode()}`; JSON documents carry `schema_version`.
+  `{TABLE_KEY.decode()}`; JSON documents carry `schema_version`. The program that wrote a table stands under `{TOOL_KEY.decode()}`,
+  for example `magneton 0.1.0`.
 * A file of a recording is named by its path relative to the manifest, for example `raw/profile/rank0/trace.json.gz`. No
   two files have one path. A second input of the same name gets a folder of its own: `raw/profile/rank0/2/trace.json.gz`.
   An input that was not kept has a path too; its entry in `files` says `"kept": false`.

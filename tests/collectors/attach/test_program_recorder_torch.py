@@ -457,6 +457,40 @@ def test_a_recorder_that_fails_leaves_the_program_alone(tmp_path: Path, run: Run
     assert "AssertionError" not in done.stderr
 
 
+def test_a_program_that_goes_to_another_directory(tmp_path: Path) -> None:
+    """The output is named as the user named it, from where the user stood; the program may stand elsewhere."""
+    (tmp_path / "elsewhere").mkdir()
+    script = tmp_path / "script.py"
+    script.write_text("import os\nos.chdir('elsewhere')\n" + textwrap.dedent(INFERENCE))
+    command = [sys.executable, "-m", "magneton.cli", "record", "-o", "r", "--capture", "values", "--"]
+    done = subprocess.run(
+        [*command, sys.executable, str(script), "5"], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert [c.kind for c in manifest_of(tmp_path).captures] == ["values"]
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_full_disk_inside_the_command_is_told_without_temporary_names(tmp_path: Path, run: Run) -> None:
+    done = run(
+        """
+        import errno, torch
+        from magneton.collectors.attach import sessions
+        def full(path, *args, **more):
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        sessions.write_tables = full
+        net = torch.nn.Linear(4, 4)
+        with torch.no_grad():
+            for _ in range(6):
+                net(torch.ones(2, 4))
+        """,
+        options=("--capture", "values"),
+    )
+    assert done.returncode == 2
+    assert "No space left on device: 'values/rank0/0'" in done.stderr.splitlines()[-1]
+    assert ".magneton-" not in done.stderr
+
+
 def test_a_taken_output_is_refused_before_anything_runs(tmp_path: Path, run: Run) -> None:
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "mine").touch()

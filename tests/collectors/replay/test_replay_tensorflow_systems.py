@@ -15,6 +15,7 @@ tf = pytest.importorskip("tensorflow", reason="tensorflow is not installed (pip 
 
 pytestmark = pytest.mark.systems
 
+from magneton.collectors.replay import tensorflow as replay_tensorflow  # noqa: E402
 from magneton.collectors.replay import windows as replays  # noqa: E402
 from magneton.collectors.replay.tensorflow import replay_operations  # noqa: E402
 from magneton.collectors.replay.windows import NotRepeatableError, Replay, ReplayedCall  # noqa: E402
@@ -417,6 +418,33 @@ def test_sets_are_copies_that_take_turns(watched: Watched, monkeypatch: pytest.M
     monkeypatch.setattr(replays, "host_free_bytes", lambda: 1 << 15)
     done = replay()
     assert "no room" in done["MatMul"] and (done["AddV2"].copies, done["AddV2"].cold) == (32, False)
+
+
+@pytest.mark.parametrize(
+    ("error", "refusal"),
+    [
+        (RuntimeError("no such kernel"), "its trial failed: RuntimeError: no such kernel"),
+        (
+            tf.errors.ResourceExhaustedError(None, None, "out of memory"),
+            "there is no room in memory for copies of its inputs and outputs",
+        ),
+    ],
+)
+def test_a_call_that_fails_is_refused_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, refusal: str
+) -> None:
+    turns = replay_tensorflow._turns
+
+    def fails_once(given: Sequence[Any], *rest: Any) -> Any:
+        if len(given) == 2 and given[1].shape.rank == 2:
+            raise error
+        return turns(given, *rest)
+
+    monkeypatch.setattr(replay_tensorflow, "_turns", fails_once)
+    found = calls_of(lambda x, w: tf.exp(tf.matmul(x, w)), numbers(4, 4), numbers(4, 4))
+    known = {call.name: (call.replay is not None, call.refusal) for call in found}
+    assert known["MatMul"] == (False, refusal)
+    assert known["Exp"] == (True, None)
 
 
 def test_what_is_given_nothing_has_one_cold_set(watched: Watched) -> None:

@@ -49,6 +49,7 @@ from magneton.transforms.reading.limits import Limits
 from magneton.transforms.recorded.tables import first_instant, write_recorded
 from magneton.transforms.recorded.values import write_values
 from magneton.transforms.sources import find_source
+from magneton.transforms.staging.engine import room
 from magneton.transforms.staging.stage import Pool, Stage
 from magneton.transforms.staging.writer import RunWriter
 
@@ -100,7 +101,7 @@ def normalize(
     )
     if not any(f.kind == CaptureKind.PROFILE for f in files) and not (extra.power or extra.values or extra.recorded):
         raise UsageError("no trace files were given", remedy="name at least one trace file or a folder of them")
-    with publish_directory(out, last=MANIFEST_NAME, overwrite=options.overwrite) as directory:
+    with publish_directory(out, last=MANIFEST_NAME, overwrite=options.overwrite) as directory, room(directory):
         work = directory / ".work"
         work.mkdir()
         connection = duckdb.connect(

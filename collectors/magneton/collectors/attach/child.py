@@ -123,7 +123,7 @@ class Attached:
             if session is not None:
                 with contextlib.suppress(Exception):
                     session.abandon()
-            failure = f"{type(error).__name__}: {error}"
+            failure = self._request.failure(error)
             with contextlib.suppress(Exception):
                 CaptureReply(rank=self._rank, failure=failure).write(self._request)
                 sys.stderr.write(f"magneton: the {self._request.name} failed: {failure}\n")

@@ -118,6 +118,10 @@ class CaptureRequest(msgspec.Struct):
         text = os.environ.get(VARIABLE)
         return None if text is None else msgspec.json.decode(text, type=cls)
 
+    def failure(self, error: Exception) -> str:
+        """Return an error inside the command in words. The directory of the raw files is left out: it is gone when one reads them."""
+        return f"{type(error).__name__}: {error}".replace(self.raw + os.sep, "")
+
     @property
     def name(self) -> str:
         """What it asks for, for messages: ``capture of values``, ``repetition``."""

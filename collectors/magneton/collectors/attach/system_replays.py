@@ -127,7 +127,7 @@ class SystemReplays:
             action()
         except Exception as error:
             self._over = True
-            failure = f"{type(error).__name__}: {error}"
+            failure = self._request.failure(error)
             if self._sampler is not None:
                 with contextlib.suppress(Exception):
                     self._sampler.stop()

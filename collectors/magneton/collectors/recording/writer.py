@@ -28,6 +28,7 @@ from magneton.schemas.manifest import (
     write_manifest,
 )
 from magneton.schemas.raw_paths import RAW
+from magneton.schemas.versions.tool import tool_name
 
 CAPTURES = (CaptureKind.ENERGY, CaptureKind.PROFILE, CaptureKind.VALUES)
 # Distributions whose version says which program ran, by the module that shows they were used.
@@ -45,14 +46,6 @@ _SYSTEMS = {
     "triton": "triton",
     "vllm": "vllm",
 }
-
-
-def tool_name() -> str:
-    """Return ``magneton <version>``, or ``magneton`` when it runs from a source tree that is not installed."""
-    try:
-        return f"magneton {metadata.version('magneton')}"
-    except metadata.PackageNotFoundError:
-        return "magneton"
 
 
 def versions() -> dict[str, str]:
@@ -116,9 +109,9 @@ class RecordingWriter:
     def __init__(self, path: Path, *, label: str, overwrite: bool = False) -> None:
         self._label = label
         self._publication = contextlib.ExitStack()
-        self._staging = self._publication.enter_context(
-            publish_directory(path, last=MANIFEST_NAME, overwrite=overwrite)
-        )
+        staging = self._publication.enter_context(publish_directory(path, last=MANIFEST_NAME, overwrite=overwrite))
+        # The program may go to another directory while it is recorded.
+        self._staging = staging.absolute()
 
     @property
     def raw_root(self) -> Path:

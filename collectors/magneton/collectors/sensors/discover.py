@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import logging
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,8 @@ from typing import cast
 from magneton.collectors.sensors.external import CommandMeter, FileMeter
 from magneton.collectors.sensors.protocol import Meter, Refusal, Sensor, SensorError, SensorInfo, SensorPermissionError
 from magneton.schemas.errors import UsageError
+
+LOG = logging.getLogger(__name__)
 
 # Name of each polled sensor, with the module of this package and the class in it, which is made without arguments.
 SENSORS: dict[str, str] = {
@@ -80,6 +83,9 @@ def open_sensors(names: Iterable[str]) -> Opened:
         except SensorError as error:
             kind = "permission" if isinstance(error, SensorPermissionError) else "unavailable"
             opened.refusals[name] = Refusal(None, None, error.reason, error.remedy, kind)
+            LOG.info("sensor %s: not used: %s", name, error.reason)
+        else:
+            LOG.info("sensor %s: used", name)
     return opened
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
@@ -19,20 +20,34 @@ from magneton.schemas.versions.registry import (
     SCHEMA_VERSION,
     TABLE_KEY,
     TABLE_STEPS,
+    TOOL_KEY,
     VERSION_KEY,
     TableSteps,
     parse_version,
     table_steps,
 )
+from magneton.schemas.versions.tool import tool_name
 
 TABLES: dict[str, Table] = RUN_TABLES | DIFF_TABLES
 
 
 def file_schema(table: Table) -> pa.Schema:
-    """Return the schema as written to Parquet: fields with units, version and table name in the metadata."""
+    """Return the schema as written to Parquet: fields with units; version, table name and program in the metadata."""
     return table.arrow_schema().with_metadata(
-        {VERSION_KEY: str(SCHEMA_VERSION).encode(), TABLE_KEY: table.name.encode()}
+        {VERSION_KEY: str(SCHEMA_VERSION).encode(), TABLE_KEY: table.name.encode(), TOOL_KEY: tool_name().encode()}
     )
+
+
+def made_by(path: Path) -> str | None:
+    """Return the program that wrote one of our files, for example ``magneton 0.1.0``; None where the file does not say so.
+
+    Raises:
+        InputNotFoundError: no such file.
+        InputFormatError: not Parquet, or cut off.
+    """
+    with open_parquet(path) as source:
+        stated = (source.schema_arrow.metadata or {}).get(TOOL_KEY)
+    return None if stated is None else stated.decode("utf-8", "replace")
 
 
 def conform(table: Table, data: pa.Table) -> pa.Table:
@@ -96,8 +111,12 @@ class TableWriter:
 
     def close(self) -> None:
         """Finish the file."""
-        with naming(self._path):
+        with naming(self._path), discarding(self._writer):
             self._writer.close()
+
+    def discard(self) -> None:
+        """Close the file without finishing it; it is no table."""
+        discard(self._writer)
 
     def __enter__(self) -> Self:
         return self
@@ -105,7 +124,27 @@ class TableWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self.discard()
+
+
+def discard(writer: pq.ParquetWriter) -> None:
+    """Close a file that is not to be finished. Arrow would otherwise try once more when it forgets the writer, and complain."""
+    with contextlib.suppress(pa.ArrowException, OSError):
+        writer.close()
+    writer.is_open = False
+
+
+@contextlib.contextmanager
+def discarding(writer: pq.ParquetWriter) -> Iterator[None]:
+    """Discard a writer on an exception in the body."""
+    try:
+        yield
+    except BaseException:
+        discard(writer)
+        raise
 
 
 def write_table(path: Path, table: Table, data: pa.Table) -> None:
@@ -164,8 +203,12 @@ def read_table(
         version = _stated_version(source.schema_arrow, table, path, newest)
         updates = table_steps(name, version, newest, steps)
         try:
-            # An upgrade may need columns that are not asked for.
-            data = source.read(columns=None if updates else columns)
+            if source.metadata.num_rows:
+                # An upgrade may need columns that are not asked for.
+                data = source.read(columns=None if updates else columns)
+            else:
+                # Most tables of a recording are empty. Reading nothing takes Arrow as long as reading something.
+                data = source.schema_arrow.empty_table()
         except (pa.ArrowInvalid, OSError) as error:
             raise InputFormatError(f"cannot be read: {error}", path=path) from error
     for update in updates:
@@ -246,7 +289,7 @@ def _checked(table: Table, data: pa.Table, path: Path, columns: list[str] | None
     wanted = table.columns if columns is None else [c for c in table.columns if c.name in columns]
     arrays: list[Any] = []
     for column in wanted:
-        if _fits(table, column, data.schema, path):
+        if _fits(table, column, data.schema, path) and data.num_rows:
             try:
                 arrays.append(data.column(column.name).cast(column.type))
             except pa.ArrowInvalid as error:

@@ -22,6 +22,7 @@ SCHEMA_VERSION = 2
 OLDEST_READABLE = 1
 VERSION_KEY = b"magneton.schema_version"
 TABLE_KEY = b"magneton.table"
+TOOL_KEY = b"magneton.tool"
 
 TableStep = Callable[[Any, Path], Any]
 DocumentStep = Callable[[dict[str, Any]], dict[str, Any]]

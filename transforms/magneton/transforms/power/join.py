@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,8 @@ from magneton.schemas.manifest import MANIFEST_NAME, Capture, ClockAnchor
 from magneton.transforms.power.log import PowerLog, PowerOptions
 from magneton.transforms.power.registry import read_power, rebase
 from magneton.transforms.staging.writer import RunWriter
+
+LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,9 @@ def open_power(
     path: Path, options: PowerOptions, anchors: Sequence[ClockAnchor] = (), capture: Capture | None = None
 ) -> PowerInput:
     """Read a power log that is to join a recording; see ``registry.read_power`` for what is refused."""
-    return PowerInput(path, read_power(path, options), options, tuple(anchors), capture)
+    read = PowerInput(path, read_power(path, options), options, tuple(anchors), capture)
+    LOG.info("%s: power log read as %s", path, read.log.report.format)
+    return read
 
 
 def options_of(sensors: Sequence[Mapping[str, Any]], file: str | None) -> PowerOptions:

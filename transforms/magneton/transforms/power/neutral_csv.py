@@ -82,7 +82,9 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
                 )
             time_column, exponent = times[0], _EXPONENTS[times[0]]
             if "clock" not in index and options.clock is None:
-                raise ClockAlignmentError("does not say which clock stamped it", path=path, remedy="give --clock")
+                raise ClockAlignmentError(
+                    "does not say which clock stamped it", path=path, remedy="name it: magneton normalize --clock"
+                )
             continue
         cells = cells_of(line)
         if header is None or cells is None or len(cells) != len(header):

@@ -182,13 +182,13 @@ class TraceInput:
                 raise LimitExceededError(
                     f"holds more than {limits.max_decompressed_bytes} bytes after decompression",
                     path=self.path,
-                    remedy="raise the limit if the file can be trusted",
+                    remedy="if the file can be trusted, raise the limit: magneton normalize --max-decompressed-gib",
                 )
             if total > limits.ratio_floor_bytes and total > limits.max_ratio * max(self._read, 1):
                 raise LimitExceededError(
                     f"decompresses to more than {limits.max_ratio:g} times its size",
                     path=self.path,
-                    remedy="raise the limit if the file can be trusted",
+                    remedy="if the file can be trusted, raise the limit: magneton normalize --max-ratio",
                 )
             yield block
 

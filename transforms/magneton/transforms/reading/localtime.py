@@ -49,7 +49,7 @@ def need_zone(text: str | None, path: object) -> dt.tzinfo:
         raise ClockAlignmentError(
             "holds local times without a time zone",
             path=str(path),
-            remedy="say in which zone it was written, e.g. --tz UTC or --tz Europe/London",
+            remedy="say in which zone it was written: magneton normalize --tz UTC, or --tz Europe/London",
         )
     return parse_zone(text)
 

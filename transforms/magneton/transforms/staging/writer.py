@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ from magneton.schemas.tables.columns import INTS
 from magneton.schemas.tables.parquet import TableWriter
 from magneton.schemas.tables.run import RUN_TABLES
 from magneton.transforms.staging.stage import NONE, Pool, Stage
+
+LOG = logging.getLogger(__name__)
 
 _AHEAD = 2
 
@@ -46,7 +49,13 @@ class RunWriter:
     def __init__(self, directory: Path, run_id: str) -> None:
         directory.mkdir(parents=True)
         self._run_id = run_id
-        self._writers = {n: TableWriter(directory / f"{n}.parquet", t) for n, t in RUN_TABLES.items()}
+        self._writers: dict[str, TableWriter] = {}
+        try:
+            for name, table in RUN_TABLES.items():
+                self._writers[name] = TableWriter(directory / f"{name}.parquet", table)
+        except BaseException:
+            self._discard()
+            raise
         self._queue: queue.Queue[tuple[str, pa.Table] | None] = queue.Queue(_AHEAD)
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._work, name="magneton-parquet", daemon=True)
@@ -100,10 +109,23 @@ class RunWriter:
     ) -> None:
         self._queue.put(None)
         self._thread.join()
+        if self._error is not None or error is not None:
+            self._discard()
+            if self._error is not None and error is None:
+                raise self._error
+            return
+        try:
+            for name, writer in self._writers.items():
+                writer.close()
+                if writer.num_rows:
+                    LOG.info("table %s: %d rows written", name, writer.num_rows)
+        except BaseException:
+            self._discard()
+            raise
+
+    def _discard(self) -> None:
         for writer in self._writers.values():
-            writer.close()
-        if self._error is not None and error is None:
-            raise self._error
+            writer.discard()
 
 
 def _arrow(column: Column, type_: pa.DataType) -> pa.Array:

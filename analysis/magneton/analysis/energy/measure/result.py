@@ -123,7 +123,7 @@ def need_coverage(result: EnergyResult, minimum: float = 0.9, what: str = "the w
         known = 0.0 if share is None or result.value_j is None else share
         raise InsufficientPowerDataError(
             f"power samples cover {known:.1%} of {what}, and {minimum:.0%} is needed",
-            remedy="record power over the whole window, or lower the limit",
+            remedy="record power over the whole window, or accept less: magneton diff --min-power-coverage",
         )
     return result.value_j
 
