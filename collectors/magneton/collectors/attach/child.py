@@ -4,55 +4,17 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
-from importlib.abc import Loader, MetaPathFinder
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from magneton.collectors.attach.importing import after_import
 from magneton.collectors.attach.request import SYSTEMS, CaptureReply, CaptureRequest, claim
 
 if TYPE_CHECKING:
     from magneton.collectors.attach.session import Session
-
-
-class _Loader(Loader):
-    """Loads a module as its own loader does, then calls back."""
-
-    def __init__(self, loader: Any, then: Callable[[ModuleType], None]) -> None:
-        self._loader, self._then = loader, then
-
-    def create_module(self, spec: Any) -> ModuleType | None:
-        """Return what the real loader makes."""
-        made: ModuleType | None = self._loader.create_module(spec)
-        return made
-
-    def exec_module(self, module: ModuleType) -> None:
-        """Run the module and call back."""
-        self._loader.exec_module(module)
-        self._then(module)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-
-class _AfterImport(MetaPathFinder):
-    """Calls back once a module has been imported."""
-
-    def __init__(self, name: str, then: Callable[[ModuleType], None]) -> None:
-        self._name, self._then = name, then
-
-    def find_spec(self, name: str, path: Any, target: Any = None) -> Any:
-        """Find the module as usual, and wrap its loader."""
-        if name != self._name:
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
-        return spec
 
 
 class Attached:
@@ -160,7 +122,7 @@ def attach() -> None:
         from magneton.collectors.attach.system_replays import SystemReplays
 
         system = request.repeat.regions[0].system
-        _after_import(SYSTEMS[system], SystemReplays(request, system).follow)
+        after_import(SYSTEMS[system], SystemReplays(request, system).follow)
         return
     attached = Attached(request)
 
@@ -169,11 +131,4 @@ def attach() -> None:
 
         attached.guarded(lambda: StepWatcher(torch, attached))
 
-    _after_import("torch", begin)
-
-
-def _after_import(name: str, then: Callable[[ModuleType], None]) -> None:
-    if name in sys.modules:
-        then(sys.modules[name])
-    else:
-        sys.meta_path.insert(0, _AfterImport(name, then))
+    after_import("torch", begin)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 OPTIMIZER_STEPS = "steps of the optimiser"
@@ -35,36 +35,27 @@ class StepWatcher:
         self._listener = listener
         self.trains = False
         self._depth = threading.local()
-        self._follow_modules(torch)
+        module_calls = importlib.import_module("magneton.collectors.torch.module_calls")
+        module_calls.listen(self)
         self._follow_optimizers(torch)
 
-    def _follow_modules(self, torch: Any) -> None:
-        original = torch.nn.Module.__call__
-        compiling = torch.compiler.is_compiling
-        watcher, listener, depths = self, self._listener, self._depth
+    def entered(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Count how deep the calls are nested, and tell of an outermost one. Return whether it is one."""
+        depth = getattr(self._depth, "now", 0)
+        self._depth.now = depth + 1
+        if depth:
+            return False
+        self._listener.called(module, [*args, *kwargs.values()])
+        return True
 
-        # The profiler recognises a module call by the frame of `nn.Module.__call__` and the variable `self` in it.
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            if compiling():  # folded away by the compiler, which so sees the call as it was
-                return original(self, *args, **kwargs)
-            depth = getattr(depths, "now", 0)
-            depths.now = depth + 1
-            try:
-                if depth:
-                    return original(self, *args, **kwargs)
-                before = torch.nn.Module.__call__
-                listener.called(self, [*args, *kwargs.values()])
-                after = torch.nn.Module.__call__
-                # If recording began in `called`, `__call__` was replaced. The outermost call must go through the new one.
-                result = (original if after is before else after)(self, *args, **kwargs)
-                listener.returned(result)
-            finally:
-                depths.now = depth
-            if not watcher.trains:
-                listener.ended(MODULE_CALLS)
-            return result
-
-        torch.nn.Module.__call__ = call
+    def left(self, outermost: bool, result: Any, raised: bool) -> None:
+        """Tell of the end of an outermost call. One that raised is no step."""
+        self._depth.now -= 1
+        if not outermost or raised:
+            return
+        self._listener.returned(result)
+        if not self.trains:
+            self._listener.ended(MODULE_CALLS)
 
     def _follow_optimizers(self, torch: Any) -> None:
         original = torch.optim.Optimizer.__init__
