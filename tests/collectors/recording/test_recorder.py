@@ -27,6 +27,7 @@ class FakeProfile:
     """Counts steps and writes the count; fails where told to."""
 
     source_format = "kineto"
+    operators: int | None = None
 
     def __init__(self, fail: str = "") -> None:
         self.fail = fail

@@ -17,7 +17,7 @@ from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording.recorder import described_workload
 from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
 from magneton.schemas.checks import need_whole
-from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageError
+from magneton.schemas.errors import InputNotFoundError, NothingRecordedError, UsageError
 from magneton.schemas.kinds import CaptureKind
 from magneton.schemas.manifest import Device, System, Workload
 
@@ -27,10 +27,6 @@ LOG = logging.getLogger(__name__)
 _SIGNALLED = 128
 # Packages that the recorder inside the command imports.
 _PACKAGES = ("collectors", "schemas")
-
-
-class NothingRecordedError(MagnetonError):
-    """A command ran, and nothing of it was recorded."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
         UsageError: no command, or captures or sensors that do not exist.
         InputNotFoundError: the command cannot be started.
         OutputExistsError: ``out`` is taken (nothing has run then).
-        NothingRecordedError: the command succeeded, and no step of it was seen.
+        NothingRecordedError: the command succeeded, and no step of it was seen, or no operator in any step.
     """
     launch = launch or Launch()
     if not command:
@@ -114,12 +110,13 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
                 replies += found
                 if code or not _recorded(found):
                     break
+        empty = without_operators(replies)
         if not _recorded(replies):
             writer.discard()
             if code:
                 return code
-            raise _nothing(replies, launch)
-        _publish(writer, replies, launch, code, wanted)
+            raise _no_operators(empty) if empty else _nothing(replies, launch)
+        _publish(writer, replies, launch, code, wanted, empty)
     except BaseException:
         writer.discard()
         raise
@@ -128,6 +125,34 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
 
 def _recorded(replies: Sequence[CaptureReply]) -> bool:
     return any(reply.captures for reply in replies)
+
+
+def without_operators(replies: Sequence[CaptureReply]) -> list[str]:
+    """Take captures that should hold operators and hold none out of the replies; return their kinds.
+
+    The operators of one rank are enough for all ranks: some may have had nothing to do.
+    """
+    held: dict[str, int] = {}
+    for reply in replies:
+        if reply.operators is not None:
+            for capture in reply.captures:
+                held[capture.kind] = held.get(capture.kind, 0) + reply.operators
+    empty = [kind for kind, operators in held.items() if not operators]
+    for reply in replies:
+        reply.captures = [capture for capture in reply.captures if capture.kind not in empty]
+    # Times of steps in which nothing was computed say nothing either.
+    if empty and not any(held.values()):
+        for reply in replies:
+            reply.captures = []
+    return empty
+
+
+def _no_operators(empty: Sequence[str]) -> NothingRecordedError:
+    return NothingRecordedError(
+        f"the command ran, and the recorded steps hold no operator (captures: {', '.join(empty)})",
+        remedy="the work may lie in other steps: try another --warmup or --steps 0, "
+        "or mark the steps in the program with magneton.collectors.record",
+    )
 
 
 def _nothing(replies: Sequence[CaptureReply], launch: Launch) -> NothingRecordedError:
@@ -202,7 +227,12 @@ def run_attached(command: Sequence[str], request: CaptureRequest, folder: str, s
 
 
 def _publish(
-    writer: RecordingWriter, replies: Sequence[CaptureReply], launch: Launch, code: int, wanted: Sequence[str]
+    writer: RecordingWriter,
+    replies: Sequence[CaptureReply],
+    launch: Launch,
+    code: int,
+    wanted: Sequence[str],
+    empty: Sequence[str],
 ) -> None:
     captures = [capture for reply in replies for capture in reply.captures]
     notes = list(dict.fromkeys(note for reply in replies for note in reply.notes))
@@ -216,6 +246,8 @@ def _publish(
     counted = next((a.step_kind for a in replies if a.step_kind), MODULE_CALLS)
     notes.append(f"Recorded from outside: steps are {counted}; the command ran once for each capture.")
     missing = [name for name in wanted if name not in {c.kind for c in captures}]
+    if empty:
+        notes.append(f"Captures that held no operator and were left out: {', '.join(empty)}.")
     if missing:
         notes.append(f"Captures that were wanted and are missing: {', '.join(missing)}.")
     if code:

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from magneton.collectors.attach.launch import NothingRecordedError, run_attached, site_folder
+from magneton.collectors.attach.launch import run_attached, site_folder
 from magneton.collectors.attach.request import CaptureReply, CaptureRequest, RepeatRequest, read_replies
 from magneton.collectors.sensors.discover import split
 from magneton.collectors.sensors.sampler import POWER_FILE
-from magneton.schemas.errors import UsageError
+from magneton.schemas.errors import NothingRecordedError, UsageError
 from magneton.schemas.kinds import CaptureKind
 
 STEPS = "a step is a call of an outermost torch module or of an optimiser"

@@ -131,7 +131,11 @@ class CaptureRequest(msgspec.Struct):
 
 
 class CaptureReply(msgspec.Struct):
-    """What one process has recorded, or why it has not."""
+    """What one process has recorded, or why it has not.
+
+    Attributes:
+        operators: how many operators its captures hold; None where captures of this kind hold none.
+    """
 
     rank: int
     captures: list[Capture] = []
@@ -140,6 +144,7 @@ class CaptureReply(msgspec.Struct):
     devices: list[Device] = []
     versions: dict[str, str] = {}
     steps: int = 0
+    operators: int | None = None
     step_kind: str = ""
     failure: str | None = None
     repeats: list[RegionRepeats] = []

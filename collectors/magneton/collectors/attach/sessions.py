@@ -94,6 +94,7 @@ class ProfileSession(Session):
         """Stop the profiler and write its trace."""
         self._profile.stop()
         file = self._profile.export(self.request.directory(self.rank))
+        reply.operators = self._profile.operators
         reply.captures = [
             Capture(
                 name=CaptureKind.PROFILE,
@@ -143,6 +144,7 @@ class ValuesSession(Session):
         keys = {"run_id": None, "capture": CaptureKind.VALUES, "rank": self.rank, "repeat": None, "input_id": "0"}
         directory = self.request.directory(self.rank, "0")
         write_tables(directory, tables_of(self._recorder, keys))
+        reply.operators = len(self._recorder.calls)
         reply.captures = [
             Capture(
                 name=CaptureKind.VALUES,

@@ -75,7 +75,7 @@ def _enter(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
     told: list[tuple[ModuleListener, Any]] = []
     # A listener may begin to listen while another is told. It hears of this call too.
     for listener in _LISTENERS:
-        told.append((listener, listener.entered(module, args, kwargs)))  # noqa: PERF401 - the list grows meanwhile
+        told.append((listener, listener.entered(module, args, kwargs)))
     return told
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from magneton.collectors.scrub import Scrubber, compress_scrubbed
 from magneton.schemas.manifest import Device
 
 TRACE_NAME = "torch.pt.trace.json.gz"
+# What a program does: operators, or kernels alone where a graph of them is replayed.
+_WORK = re.compile(rb'"cat": "(?:cpu_op|kernel)"')
 
 
 def import_torch() -> Any:
@@ -34,12 +37,16 @@ class TorchProfile:
 
     Raises:
         MissingDependencyError: torch is not installed.
+
+    Attributes:
+        operators: number of operators and kernels in the exported trace; None before.
     """
 
     source_format = "kineto"
 
     def __init__(self, *, warmup_steps: int = 0, steps: int | None = None, stacks: bool = True) -> None:
         self._torch = import_torch()
+        self.operators: int | None = None
         profiler = self._torch.profiler
         schedule = None
         if steps is not None:
@@ -70,7 +77,7 @@ class TorchProfile:
         with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
             plain = Path(scratch) / "trace.json"
             self._profiler.export_chrome_trace(str(plain))
-            compress_scrubbed(plain, target, Scrubber())
+            self.operators = compress_scrubbed(plain, target, Scrubber(), _WORK)
         return target
 
     def rank(self) -> int:
