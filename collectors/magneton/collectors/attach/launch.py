@@ -12,10 +12,19 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from magneton.collectors.attach.request import VARIABLE, CaptureReply, CaptureRequest, read_replies
-from magneton.collectors.attach.steps import MODULE_CALLS
+from magneton.collectors.attach.request import (
+    VARIABLE,
+    CaptureReply,
+    CaptureRequest,
+    Seen,
+    forget,
+    read_replies,
+    read_seen,
+)
 from magneton.collectors.recording.recorder import described_workload
 from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
+from magneton.collectors.systems import systems
+from magneton.collectors.systems.protocol import StepKind
 from magneton.schemas.checks import need_whole
 from magneton.schemas.errors import InputNotFoundError, NothingRecordedError, UsageError
 from magneton.schemas.kinds import CaptureKind
@@ -97,6 +106,8 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
     writer = RecordingWriter(out, label=launch.label or out.name, overwrite=launch.overwrite)
     wanted = [name for name in CAPTURES if name in launch.captures]
     replies: list[CaptureReply] = []
+    seen: list[Seen] = []
+    warmup_steps = launch.warmup_steps
     code = 0
     try:
         with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
@@ -104,8 +115,17 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
             for number, capture in enumerate(wanted, 1):
                 launch.report(f"run {number} of {len(wanted)}: {capture}")
                 request = _request(launch, capture, writer, Path(scratch))
-                code = run_attached(command, request, folder, sys.stderr.fileno() if launch.output_to_stderr else None)
-                found = read_replies(request)
+                request.warmup_steps = warmup_steps
+                stdout = sys.stderr.fileno() if launch.output_to_stderr else None
+                code = run_attached(command, request, folder, stdout)
+                found, seen = read_replies(request), read_seen(request)
+                if not code and not found and warmup_steps and any(process.prefills for process in seen):
+                    # Its only prefill is among the steps that were to warm it up.
+                    launch.report(f"run {number} of {len(wanted)} again: no prefill follows the warm-up")
+                    request.warmup_steps = warmup_steps = 0
+                    forget(request)
+                    code = run_attached(command, request, folder, stdout)
+                    found, seen = read_replies(request), read_seen(request)
                 LOG.info("capture %s: exit code %d, %d processes answered", capture, code, len(found))
                 replies += found
                 if code or not _recorded(found):
@@ -115,8 +135,8 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
             writer.discard()
             if code:
                 return code
-            raise _no_operators(empty) if empty else _nothing(replies, launch)
-        _publish(writer, replies, launch, code, wanted, empty)
+            raise _no_operators(empty) if empty else _nothing(replies, seen, launch)
+        _publish(writer, replies, launch, warmup_steps, code, wanted, empty)
     except BaseException:
         writer.discard()
         raise
@@ -155,14 +175,21 @@ def _no_operators(empty: Sequence[str]) -> NothingRecordedError:
     )
 
 
-def _nothing(replies: Sequence[CaptureReply], launch: Launch) -> NothingRecordedError:
+def _nothing(replies: Sequence[CaptureReply], seen: Sequence[Seen], launch: Launch) -> NothingRecordedError:
     failure = next((reply.failure for reply in replies if reply.failure), None)
     if failure is not None:
         return NothingRecordedError(f"the recorder failed inside the command: {failure}")
+    if not seen:
+        return NothingRecordedError(
+            "the command ran, and no Python process of it imported a framework that can be recorded "
+            f"({', '.join(dict.fromkeys(system.FRAMEWORK for system in systems().values()))})",
+            remedy="Python must be allowed to read PYTHONPATH: start it without -I, -E and -S",
+        )
+    counted = [f"{process.steps} {process.kind} ({process.framework})" for process in seen if process.steps]
     return NothingRecordedError(
-        f"the command ran, and fewer than {launch.warmup_steps + 1} steps of it were seen",
-        remedy="a step is a call of an outermost torch module or of an optimiser; try --warmup 0, "
-        "or record in the program with magneton.collectors.record",
+        f"the command ran, and fewer than {launch.warmup_steps + 1} steps of it were seen: {', '.join(counted) or 'none'}",
+        remedy="a step is a call of an outermost torch module or of an optimiser, of generate, of an engine, or of a "
+        "compiled program; try --warmup 0, or call magneton.collectors.record.step() at the end of each step",
     )
 
 
@@ -230,6 +257,7 @@ def _publish(
     writer: RecordingWriter,
     replies: Sequence[CaptureReply],
     launch: Launch,
+    warmup_steps: int,
     code: int,
     wanted: Sequence[str],
     empty: Sequence[str],
@@ -243,9 +271,13 @@ def _publish(
         versions = reply.versions | versions
         if reply.failure:
             notes.append(f"The recorder failed in rank {reply.rank}: {reply.failure}")
-    counted = next((a.step_kind for a in replies if a.step_kind), MODULE_CALLS)
+    counted = next((a.step_kind for a in replies if a.step_kind), StepKind.CALLS)
     notes.append(f"Recorded from outside: steps are {counted}; the command ran once for each capture.")
     missing = [name for name in wanted if name not in {c.kind for c in captures}]
+    if warmup_steps < launch.warmup_steps:
+        notes.append(
+            "No prefill followed the warm-up: recording began with the first step, which no step had warmed up."
+        )
     if empty:
         notes.append(f"Captures that held no operator and were left out: {', '.join(empty)}.")
     if missing:
@@ -257,10 +289,17 @@ def _publish(
     workload = described_workload(launch.workload)
     done = [a for a in replies for c in a.captures if c.kind == CaptureKind.PROFILE]
     workload.steps = done[0].steps if done else workload.steps
-    workload.warmup_steps = launch.warmup_steps
+    workload.warmup_steps = warmup_steps
+    name = launch.system
+    for reply in replies:
+        name = name or reply.system
+        workload.model = workload.model or reply.model
+        for field_name, value in reply.workload.items():
+            if getattr(workload, field_name) is None:
+                setattr(workload, field_name, value)
     writer.publish(
         captures,
-        system=System(name=launch.system, versions=versions),
+        system=System(name=name, versions=versions),
         workload=workload,
         devices=[cpu(), *devices.values()],
         sensors=[sensor for reply in replies for sensor in reply.sensors],

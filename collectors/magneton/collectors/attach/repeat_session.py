@@ -65,7 +65,7 @@ class RepeatSession(Session):
         """Whether every region had its turn."""
         return self._region is None
 
-    def step(self, kind: str) -> None:
+    def step(self, kind: str, phase: str | None = None, tokens: int | None = None, requests: int | None = None) -> None:
         """Close a step, and the window or the region if it is their last."""
         super().step(kind)
         if self._region is None:

@@ -135,6 +135,9 @@ class CaptureReply(msgspec.Struct):
 
     Attributes:
         operators: how many operators its captures hold; None where captures of this kind hold none.
+        system: name of the system whose steps were recorded.
+        model: name of its model.
+        workload: fields of the workload that the system knows.
     """
 
     rank: int
@@ -145,6 +148,9 @@ class CaptureReply(msgspec.Struct):
     versions: dict[str, str] = {}
     steps: int = 0
     operators: int | None = None
+    system: str | None = None
+    model: str | None = None
+    workload: dict[str, int] = {}
     step_kind: str = ""
     failure: str | None = None
     repeats: list[RegionRepeats] = []
@@ -157,17 +163,66 @@ class CaptureReply(msgspec.Struct):
         temporary.replace(path)
 
 
+class Seen(msgspec.Struct):
+    """What a process has done that recorded nothing.
+
+    Attributes:
+        framework: the framework that it imported.
+        steps: steps that it took.
+        prefills: how many of them held a prefill.
+        kind: their kind.
+    """
+
+    framework: str
+    steps: int = 0
+    prefills: int = 0
+    kind: str = ""
+
+    def write(self, request: CaptureRequest) -> None:
+        """Write it for the launcher."""
+        path = Path(request.replies, f"{request.capture}-seen-{os.getpid()}-{self.framework}.json")
+        path.write_bytes(msgspec.json.encode(self))
+
+
+def read_seen(request: CaptureRequest) -> list[Seen]:
+    """Return what processes of one run have done that recorded nothing."""
+    paths = sorted(Path(request.replies).glob(f"{request.capture}-seen-*.json"))
+    return [msgspec.json.decode(path.read_bytes(), type=Seen) for path in paths]
+
+
+def forget(request: CaptureRequest) -> None:
+    """Remove all replies of a run that is to be repeated."""
+    for path in Path(request.replies).glob(f"{request.capture}-*"):
+        path.unlink()
+
+
 def read_replies(request: CaptureRequest) -> list[CaptureReply]:
     """Return what the processes of one run have replied, by rank."""
     paths = sorted(Path(request.replies).glob(f"{request.capture}-rank*.json"))
     return sorted((msgspec.json.decode(p.read_bytes(), type=CaptureReply) for p in paths), key=lambda a: a.rank)
 
 
-def claim(request: CaptureRequest, rank: int) -> bool:
-    """Claim a rank for this process. False if another process of the command has claimed it."""
-    try:
-        descriptor = os.open(Path(request.replies, f"{request.capture}-rank{rank}.claim"), os.O_CREAT | os.O_EXCL)
-    except FileExistsError:
-        return False
-    os.close(descriptor)
-    return True
+# So many processes of one command may be recorded without a rank that a launcher gave.
+_MOST = 64
+
+
+def claim(request: CaptureRequest, rank: tuple[int, bool]) -> int | None:
+    """Claim a rank for this process.
+
+    Args:
+        request: what is recorded.
+        rank: from ``ranks.rank_of_process``. A rank that nobody has given moves on to the next free one, so that no process takes
+            the place of another.
+
+    Returns:
+        The rank; None if another process of the command has it.
+    """
+    first, given = rank
+    for number in range(first, first + (1 if given else _MOST)):
+        try:
+            descriptor = os.open(Path(request.replies, f"{request.capture}-rank{number}.claim"), os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            continue
+        os.close(descriptor)
+        return number
+    return None

@@ -99,7 +99,7 @@ class SystemReplays:
 
     def _begin(self) -> None:
         self._begun = True
-        if not claim(self._request, 0):
+        if claim(self._request, (0, True)) is None:
             self._over = True
             return
         self._sampler = sample(self._request.directory(0), self._request.sensors, rank=0)

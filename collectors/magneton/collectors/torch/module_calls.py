@@ -80,7 +80,7 @@ def _enter(module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[
 
 
 def _leave(told: list[tuple[ModuleListener, Any]], result: Any, raised: bool) -> None:
-    for listener, token in reversed(told):
+    for listener, token in told:
         listener.left(token, result, raised)
 
 
