@@ -6,7 +6,7 @@ import pytest
 
 from magneton.collectors.attach.launch import without_operators
 from magneton.collectors.attach.request import CaptureReply
-from magneton.schemas.manifest import Capture
+from magneton.collectors.observed import Capture
 
 
 def reply(kind: str, operators: int | None, rank: int = 0) -> CaptureReply:

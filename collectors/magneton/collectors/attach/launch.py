@@ -21,6 +21,7 @@ from magneton.collectors.attach.request import (
     read_replies,
     read_seen,
 )
+from magneton.collectors.observed import Device
 from magneton.collectors.recording.recorder import described_workload
 from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
 from magneton.collectors.systems import systems
@@ -28,7 +29,7 @@ from magneton.collectors.systems.protocol import StepKind
 from magneton.schemas.checks import need_whole
 from magneton.schemas.errors import InputNotFoundError, NothingRecordedError, UsageError
 from magneton.schemas.kinds import CaptureKind
-from magneton.schemas.manifest import Device, System, Workload
+from magneton.schemas.manifest import System, Workload
 
 LOG = logging.getLogger(__name__)
 

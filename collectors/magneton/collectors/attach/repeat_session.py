@@ -51,7 +51,7 @@ class RepeatSession(Session):
             return
         self._mode = in_place_mode()(self._plan.copies)
         try:
-            self._sampler = sample(request.directory(rank), request.sensors, rank=rank)
+            self._sampler = sample(request.directory(rank), request.sensors, rank=rank, deferred=True)
             self._sampler.__enter__()
             self._next()
             self._mode.__enter__()

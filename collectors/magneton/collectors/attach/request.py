@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from magneton.schemas.manifest import Capture, Device
+from magneton.collectors.observed import Capture, Device
 
 VARIABLE = "MAGNETON_RECORD"
 # Systems beside PyTorch whose operations are replayed: the module whose import is waited for.
 SYSTEMS = {"onnx": "onnxruntime", "jax": "jax", "tensorflow": "tensorflow"}
 
 
-class Region(msgspec.Struct):
+@dataclass
+class Region:
     """What is repeated.
 
     Attributes:
@@ -32,7 +34,8 @@ class Region(msgspec.Struct):
     system: str = "torch"
 
 
-class RepeatRequest(msgspec.Struct):
+@dataclass
+class RepeatRequest:
     """How regions are repeated, one after the other.
 
     Attributes:
@@ -51,7 +54,8 @@ class RepeatRequest(msgspec.Struct):
     alone: bool = False
 
 
-class Window(msgspec.Struct):
+@dataclass
+class Window:
     """A stretch of the run (CLOCK_MONOTONIC, ns), its steps, and how often each call of the region ran in a step.
 
     For a region that runs alone, the steps are passes through the region.
@@ -63,7 +67,8 @@ class Window(msgspec.Struct):
     times: int
 
 
-class RegionRepeats(msgspec.Struct):
+@dataclass
+class RegionRepeats:
     """What was done about one region.
 
     Attributes:
@@ -77,15 +82,16 @@ class RegionRepeats(msgspec.Struct):
     """
 
     region: Region
-    windows: list[Window] = []
-    repeated: dict[str, int] = {}
-    refused: dict[str, str] = {}
+    windows: list[Window] = field(default_factory=list)
+    repeated: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     cold: bool = False
     reason: str | None = None
     tried: bool = True
 
 
-class CaptureRequest(msgspec.Struct):
+@dataclass
+class CaptureRequest:
     """What to record.
 
     Attributes:
@@ -110,13 +116,20 @@ class CaptureRequest(msgspec.Struct):
 
     def encode(self) -> str:
         """Return it as text for the environment."""
-        return msgspec.json.encode(self).decode()
+        return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_environment(cls) -> CaptureRequest | None:
         """Return the request this process was started with, or None."""
         text = os.environ.get(VARIABLE)
-        return None if text is None else msgspec.json.decode(text, type=cls)
+        if text is None:
+            return None
+        asked = json.loads(text)
+        repeat = asked.pop("repeat")
+        if repeat is not None:
+            regions = [Region(**region) for region in repeat.pop("regions")]
+            repeat = RepeatRequest(regions=regions, **repeat)
+        return cls(**asked, repeat=repeat)
 
     @property
     def name(self) -> str:
@@ -130,7 +143,8 @@ class CaptureRequest(msgspec.Struct):
         return path
 
 
-class CaptureReply(msgspec.Struct):
+@dataclass
+class CaptureReply:
     """What one process has recorded, or why it has not.
 
     Attributes:
@@ -141,29 +155,30 @@ class CaptureReply(msgspec.Struct):
     """
 
     rank: int
-    captures: list[Capture] = []
-    notes: list[str] = []
-    sensors: list[dict[str, Any]] = []
-    devices: list[Device] = []
-    versions: dict[str, str] = {}
+    captures: list[Capture] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    sensors: list[dict[str, Any]] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
     steps: int = 0
     operators: int | None = None
     system: str | None = None
     model: str | None = None
-    workload: dict[str, int] = {}
+    workload: dict[str, int] = field(default_factory=dict)
     step_kind: str = ""
     failure: str | None = None
-    repeats: list[RegionRepeats] = []
+    repeats: list[RegionRepeats] = field(default_factory=list)
 
     def write(self, request: CaptureRequest) -> None:
         """Write the reply for the launcher."""
         path = Path(request.replies, f"{request.capture}-rank{self.rank}.json")
         temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(msgspec.json.encode(self))
+        temporary.write_text(json.dumps(dataclasses.asdict(self)), encoding="ascii")
         temporary.replace(path)
 
 
-class Seen(msgspec.Struct):
+@dataclass
+class Seen:
     """What a process has done that recorded nothing.
 
     Attributes:
@@ -181,13 +196,13 @@ class Seen(msgspec.Struct):
     def write(self, request: CaptureRequest) -> None:
         """Write it for the launcher."""
         path = Path(request.replies, f"{request.capture}-seen-{os.getpid()}-{self.framework}.json")
-        path.write_bytes(msgspec.json.encode(self))
+        path.write_text(json.dumps(dataclasses.asdict(self)), encoding="ascii")
 
 
 def read_seen(request: CaptureRequest) -> list[Seen]:
     """Return what processes of one run have done that recorded nothing."""
     paths = sorted(Path(request.replies).glob(f"{request.capture}-seen-*.json"))
-    return [msgspec.json.decode(path.read_bytes(), type=Seen) for path in paths]
+    return [Seen(**json.loads(path.read_bytes())) for path in paths]
 
 
 def forget(request: CaptureRequest) -> None:
@@ -199,6 +214,9 @@ def forget(request: CaptureRequest) -> None:
 def read_replies(request: CaptureRequest) -> list[CaptureReply]:
     """Return what the processes of one run have replied, by rank."""
     paths = sorted(Path(request.replies).glob(f"{request.capture}-rank*.json"))
+    # What runs inside the command only writes replies, and does without this package.
+    import msgspec
+
     return sorted((msgspec.json.decode(p.read_bytes(), type=CaptureReply) for p in paths), key=lambda a: a.rank)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from magneton.collectors.attach.request import CaptureReply, CaptureRequest
 from magneton.collectors.recording.knobs import FILE, write_knobs
-from magneton.collectors.recording.writer import versions
+from magneton.collectors.recording.versions import versions
 from magneton.collectors.systems.protocol import StepKind
 from magneton.collectors.torch.profile import devices_in_use
 from magneton.schemas.kinds import CaptureKind

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from magneton.collectors.attach.request import CaptureReply, CaptureRequest
 from magneton.collectors.attach.session import Session
+from magneton.collectors.observed import Capture
 from magneton.collectors.recording import step_times
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.schemas.kinds import CaptureKind, OwnFormat
-from magneton.schemas.manifest import Capture
 
 
 class EnergySession(Session):
@@ -23,7 +24,7 @@ class EnergySession(Session):
         self._phases: list[dict[str, Any]] = []
         self._synchronize()
         self._anchors = anchors_now()
-        self._sampler = sample(request.directory(rank), request.sensors, rank=rank)
+        self._sampler = sample(request.directory(rank), request.sensors, rank=rank, deferred=True)
         self._sampler.__enter__()
         self._begin = time.monotonic_ns()
 
@@ -87,8 +88,14 @@ def open_session(
         return EnergySession(request, rank, modules)
     if framework != "torch":
         raise UnsupportedCaptureError(f"there is no capture of {request.capture} of programs of {framework}")
-    from magneton.collectors.attach.torch_sessions import ProfileSession, ValuesSession
-
     if request.capture == CaptureKind.PROFILE:
+        from magneton.collectors.attach.torch_profile_session import ProfileSession
+
         return ProfileSession(request, rank, modules, warmed)
+    if find_spec("numpy") is None:
+        raise UnsupportedCaptureError(
+            "the capture of values needs NumPy in the program's environment: pip install numpy"
+        )
+    from magneton.collectors.attach.torch_values_session import ValuesSession
+
     return ValuesSession(request, rank, modules)

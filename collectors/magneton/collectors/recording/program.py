@@ -10,22 +10,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from magneton.collectors.observed import Capture, Device
 from magneton.collectors.recording import step_times
 from magneton.collectors.recording.knobs import FILE, write_knobs
-from magneton.collectors.recording.recorder import SCRUBBED, described_workload, no_operators
-from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu, versions
+from magneton.collectors.recording.recorder import described_workload, no_operators
+from magneton.collectors.recording.remarks import NO_SECOND, SCRUBBED
+from magneton.collectors.recording.versions import versions
+from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch.profile import TorchProfile, import_torch
 from magneton.schemas.errors import UsageError
 from magneton.schemas.kinds import CaptureKind, OwnFormat
-from magneton.schemas.manifest import Capture, Device, System, Workload
+from magneton.schemas.manifest import System, Workload
 
 if TYPE_CHECKING:
     from magneton.collectors.torch.values_capture import ValuesCapture
 
 DEFAULT_STEPS = 5
 DEFAULT_WARMUP_STEPS = 2
-NO_SECOND = "There is no second input: values that agree by accident for this one input are not told apart."
 
 
 class _Perturbed:

@@ -8,16 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from magneton.collectors.recording.writer import RecordingWriter, cpu, versions
+from magneton.collectors.observed import Capture, Device
+from magneton.collectors.recording.remarks import SCRUBBED
+from magneton.collectors.recording.versions import versions
+from magneton.collectors.recording.writer import RecordingWriter, cpu
 from magneton.collectors.sensors import anchors_now
 from magneton.schemas.errors import NothingRecordedError, UsageError
 from magneton.schemas.kinds import CaptureKind
-from magneton.schemas.manifest import Capture, Device, System, Workload
-
-SCRUBBED = (
-    "Host name, output path and the directories of source files were removed from the trace; "
-    "times and everything else are as the profiler wrote them."
-)
+from magneton.schemas.manifest import System, Workload
 
 
 def described_workload(workload: Workload | None) -> Workload:

@@ -17,7 +17,7 @@ def install(module: ModuleType, listener: Listener) -> None:
     """Follow ``step`` of every scheduler, all of which are made later than the class they derive from."""
     mixin: Any = module.SchedulerMixin
 
-    def init_subclass(cls: Any, **options: Any) -> None:
+    def init_subclass(cls: Any, /, **options: Any) -> None:
         super(mixin, cls).__init_subclass__(**options)
         if "step" in vars(cls):
             cls.step = _watched(cls.step, listener)

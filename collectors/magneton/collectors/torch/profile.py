@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from magneton.collectors.frameworks import import_framework
+from magneton.collectors.observed import Device
 from magneton.collectors.scrub import Scrubber, compress_scrubbed
-from magneton.schemas.manifest import Device
 
 TRACE_NAME = "torch.pt.trace.json.gz"
 # What a program does: operators, or kernels alone where a graph of them is replayed.
