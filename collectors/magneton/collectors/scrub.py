@@ -77,11 +77,21 @@ class Scrubber:
         return line
 
 
-def compress_scrubbed(source: Path, target: Path, scrubber: Scrubber) -> None:
+def compress_scrubbed(source: Path, target: Path, scrubber: Scrubber, count: re.Pattern[bytes] | None = None) -> int:
     """Write a scrubbed, gzipped copy of a trace, line by line.
 
     The gzip header carries neither name nor time, so that the same trace gives the same bytes.
+
+    Args:
+        source: the trace as the profiler wrote it.
+        target: the copy.
+        scrubber: takes out what identifies the machine.
+        count: what to count.
+
+    Returns:
+        Number of lines that ``count`` is found in.
     """
+    found = 0
     with (
         source.open("rb") as lines,
         target.open("xb") as raw,
@@ -89,3 +99,5 @@ def compress_scrubbed(source: Path, target: Path, scrubber: Scrubber) -> None:
     ):
         for line in lines:
             packed.write(scrubber.line(line, target.name))
+            found += count is not None and count.search(line) is not None
+    return found

@@ -54,6 +54,10 @@ class UsageError(MagnetonError):
     """The options or arguments contradict one another, or have values that are not allowed."""
 
 
+class NothingRecordedError(MagnetonError):
+    """A program ran, and nothing of it was recorded."""
+
+
 class MissingDependencyError(MagnetonError):
     """An optional package that this command needs is not installed."""
 

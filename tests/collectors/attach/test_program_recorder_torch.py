@@ -19,7 +19,8 @@ pytestmark = pytest.mark.torch
 
 from magneton.collectors import Workload, record  # noqa: E402
 from magneton.collectors.recording.knobs import environment_knobs, model_knobs, torch_knobs  # noqa: E402
-from magneton.collectors.recording.program import NO_SECOND, modules_in  # noqa: E402
+from magneton.collectors.recording.program import modules_in  # noqa: E402
+from magneton.collectors.recording.remarks import NO_SECOND  # noqa: E402
 from magneton.flows.traces import normalize  # noqa: E402
 from magneton.schemas.errors import InputFormatError, UsageError  # noqa: E402
 from magneton.schemas.manifest import Manifest, read_manifest  # noqa: E402

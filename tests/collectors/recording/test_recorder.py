@@ -15,18 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magneton.collectors import Recorder, Workload, record
-from magneton.collectors.recording.writer import cpu, versions
+from magneton.collectors.observed import Device
+from magneton.collectors.recording.versions import versions
+from magneton.collectors.recording.writer import cpu
 from magneton.collectors.scrub import Scrubber, compress_scrubbed
 from magneton.collectors.torch import profile as torch_profile
 from magneton.schemas.errors import MissingDependencyError, OutputExistsError, UsageError
 from magneton.schemas.ids import run_id, sha256_file
-from magneton.schemas.manifest import Device, read_manifest
+from magneton.schemas.manifest import read_manifest
 
 
 class FakeProfile:
     """Counts steps and writes the count; fails where told to."""
 
     source_format = "kineto"
+    operators: int | None = None
 
     def __init__(self, fail: str = "") -> None:
         self.fail = fail

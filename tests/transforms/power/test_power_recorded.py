@@ -16,6 +16,7 @@ from tests.support.powercap import RANGE_UJ, powercap
 
 from magneton.analysis.energy.measure.result import Window
 from magneton.analysis.energy.measure.totals import device_energy
+from magneton.collectors.raw.tables import make_tables
 from magneton.collectors.recording import step_times
 from magneton.collectors.recording.writer import RecordingWriter
 from magneton.collectors.sensors import anchors_now, sample
@@ -161,6 +162,7 @@ def test_times_of_steps_are_a_capture_where_there_is_no_sensor(tmp_path):
     times = writer.raw_directory("energy", 0) / step_times.FILE
     begin = time.monotonic_ns()
     step_times.write_steps(times, [(begin, begin + 10), (begin + 10, begin + 30)], {"capture": "energy", "rank": 0})
+    make_tables(times.parent)
     capture = Capture("energy", "energy", source_format=OwnFormat.STEPS, file=str(times), anchors=anchors)
     writer.publish([capture], system=System(), workload=Workload(), devices=[])
     for source, target in (("raw", "once"), ("once", "again")):

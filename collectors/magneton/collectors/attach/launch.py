@@ -12,14 +12,24 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from magneton.collectors.attach.request import VARIABLE, CaptureReply, CaptureRequest, read_replies
-from magneton.collectors.attach.steps import MODULE_CALLS
+from magneton.collectors.attach.request import (
+    VARIABLE,
+    CaptureReply,
+    CaptureRequest,
+    Seen,
+    forget,
+    read_replies,
+    read_seen,
+)
+from magneton.collectors.observed import Device
 from magneton.collectors.recording.recorder import described_workload
 from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
+from magneton.collectors.systems import systems
+from magneton.collectors.systems.protocol import StepKind
 from magneton.schemas.checks import need_whole
-from magneton.schemas.errors import InputNotFoundError, MagnetonError, UsageError
+from magneton.schemas.errors import InputNotFoundError, NothingRecordedError, UsageError
 from magneton.schemas.kinds import CaptureKind
-from magneton.schemas.manifest import Device, System, Workload
+from magneton.schemas.manifest import System, Workload
 
 LOG = logging.getLogger(__name__)
 
@@ -27,10 +37,6 @@ LOG = logging.getLogger(__name__)
 _SIGNALLED = 128
 # Packages that the recorder inside the command imports.
 _PACKAGES = ("collectors", "schemas")
-
-
-class NothingRecordedError(MagnetonError):
-    """A command ran, and nothing of it was recorded."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +98,7 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
         UsageError: no command, or captures or sensors that do not exist.
         InputNotFoundError: the command cannot be started.
         OutputExistsError: ``out`` is taken (nothing has run then).
-        NothingRecordedError: the command succeeded, and no step of it was seen.
+        NothingRecordedError: the command succeeded, and no step of it was seen, or no operator in any step.
     """
     launch = launch or Launch()
     if not command:
@@ -101,6 +107,8 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
     writer = RecordingWriter(out, label=launch.label or out.name, overwrite=launch.overwrite)
     wanted = [name for name in CAPTURES if name in launch.captures]
     replies: list[CaptureReply] = []
+    seen: list[Seen] = []
+    warmup_steps = launch.warmup_steps
     code = 0
     try:
         with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
@@ -108,18 +116,28 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
             for number, capture in enumerate(wanted, 1):
                 launch.report(f"run {number} of {len(wanted)}: {capture}")
                 request = _request(launch, capture, writer, Path(scratch))
-                code = run_attached(command, request, folder, sys.stderr.fileno() if launch.output_to_stderr else None)
-                found = read_replies(request)
+                request.warmup_steps = warmup_steps
+                stdout = sys.stderr.fileno() if launch.output_to_stderr else None
+                code = run_attached(command, request, folder, stdout)
+                found, seen = read_replies(request), read_seen(request)
+                if not code and not found and warmup_steps and any(process.prefills for process in seen):
+                    # Its only prefill is among the steps that were to warm it up.
+                    launch.report(f"run {number} of {len(wanted)} again: no prefill follows the warm-up")
+                    request.warmup_steps = warmup_steps = 0
+                    forget(request)
+                    code = run_attached(command, request, folder, stdout)
+                    found, seen = read_replies(request), read_seen(request)
                 LOG.info("capture %s: exit code %d, %d processes answered", capture, code, len(found))
                 replies += found
                 if code or not _recorded(found):
                     break
+        empty = without_operators(replies)
         if not _recorded(replies):
             writer.discard()
             if code:
                 return code
-            raise _nothing(replies, launch)
-        _publish(writer, replies, launch, code, wanted)
+            raise _no_operators(empty) if empty else _nothing(replies, seen, launch)
+        _publish(writer, replies, launch, warmup_steps, code, wanted, empty)
     except BaseException:
         writer.discard()
         raise
@@ -130,14 +148,49 @@ def _recorded(replies: Sequence[CaptureReply]) -> bool:
     return any(reply.captures for reply in replies)
 
 
-def _nothing(replies: Sequence[CaptureReply], launch: Launch) -> NothingRecordedError:
+def without_operators(replies: Sequence[CaptureReply]) -> list[str]:
+    """Take captures that should hold operators and hold none out of the replies; return their kinds.
+
+    The operators of one rank are enough for all ranks: some may have had nothing to do.
+    """
+    held: dict[str, int] = {}
+    for reply in replies:
+        if reply.operators is not None:
+            for capture in reply.captures:
+                held[capture.kind] = held.get(capture.kind, 0) + reply.operators
+    empty = [kind for kind, operators in held.items() if not operators]
+    for reply in replies:
+        reply.captures = [capture for capture in reply.captures if capture.kind not in empty]
+    # Times of steps in which nothing was computed say nothing either.
+    if empty and not any(held.values()):
+        for reply in replies:
+            reply.captures = []
+    return empty
+
+
+def _no_operators(empty: Sequence[str]) -> NothingRecordedError:
+    return NothingRecordedError(
+        f"the command ran, and the recorded steps hold no operator (captures: {', '.join(empty)})",
+        remedy="the work may lie in other steps: try another --warmup or --steps 0, "
+        "or mark the steps in the program with magneton.collectors.record",
+    )
+
+
+def _nothing(replies: Sequence[CaptureReply], seen: Sequence[Seen], launch: Launch) -> NothingRecordedError:
     failure = next((reply.failure for reply in replies if reply.failure), None)
     if failure is not None:
         return NothingRecordedError(f"the recorder failed inside the command: {failure}")
+    if not seen:
+        return NothingRecordedError(
+            "the command ran, and no Python process of it imported a framework that can be recorded "
+            f"({', '.join(dict.fromkeys(system.FRAMEWORK for system in systems().values()))})",
+            remedy="Python must be allowed to read PYTHONPATH: start it without -I, -E and -S",
+        )
+    counted = [f"{process.steps} {process.kind} ({process.framework})" for process in seen if process.steps]
     return NothingRecordedError(
-        f"the command ran, and fewer than {launch.warmup_steps + 1} steps of it were seen",
-        remedy="a step is a call of an outermost torch module or of an optimiser; try --warmup 0, "
-        "or record in the program with magneton.collectors.record",
+        f"the command ran, and fewer than {launch.warmup_steps + 1} steps of it were seen: {', '.join(counted) or 'none'}",
+        remedy="a step is a call of an outermost torch module or of an optimiser, of generate, of an engine, or of a "
+        "compiled program; try --warmup 0, or call magneton.collectors.record.step() at the end of each step",
     )
 
 
@@ -202,7 +255,13 @@ def run_attached(command: Sequence[str], request: CaptureRequest, folder: str, s
 
 
 def _publish(
-    writer: RecordingWriter, replies: Sequence[CaptureReply], launch: Launch, code: int, wanted: Sequence[str]
+    writer: RecordingWriter,
+    replies: Sequence[CaptureReply],
+    launch: Launch,
+    warmup_steps: int,
+    code: int,
+    wanted: Sequence[str],
+    empty: Sequence[str],
 ) -> None:
     captures = [capture for reply in replies for capture in reply.captures]
     notes = list(dict.fromkeys(note for reply in replies for note in reply.notes))
@@ -213,9 +272,15 @@ def _publish(
         versions = reply.versions | versions
         if reply.failure:
             notes.append(f"The recorder failed in rank {reply.rank}: {reply.failure}")
-    counted = next((a.step_kind for a in replies if a.step_kind), MODULE_CALLS)
+    counted = next((a.step_kind for a in replies if a.step_kind), StepKind.CALLS)
     notes.append(f"Recorded from outside: steps are {counted}; the command ran once for each capture.")
     missing = [name for name in wanted if name not in {c.kind for c in captures}]
+    if warmup_steps < launch.warmup_steps:
+        notes.append(
+            "No prefill followed the warm-up: recording began with the first step, which no step had warmed up."
+        )
+    if empty:
+        notes.append(f"Captures that held no operator and were left out: {', '.join(empty)}.")
     if missing:
         notes.append(f"Captures that were wanted and are missing: {', '.join(missing)}.")
     if code:
@@ -225,10 +290,17 @@ def _publish(
     workload = described_workload(launch.workload)
     done = [a for a in replies for c in a.captures if c.kind == CaptureKind.PROFILE]
     workload.steps = done[0].steps if done else workload.steps
-    workload.warmup_steps = launch.warmup_steps
+    workload.warmup_steps = warmup_steps
+    name = launch.system
+    for reply in replies:
+        name = name or reply.system
+        workload.model = workload.model or reply.model
+        for field_name, value in reply.workload.items():
+            if getattr(workload, field_name) is None:
+                setattr(workload, field_name, value)
     writer.publish(
         captures,
-        system=System(name=launch.system, versions=versions),
+        system=System(name=name, versions=versions),
         workload=workload,
         devices=[cpu(), *devices.values()],
         sensors=[sensor for reply in replies for sensor in reply.sensors],

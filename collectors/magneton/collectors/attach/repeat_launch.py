@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from magneton.collectors.attach.launch import NothingRecordedError, run_attached, site_folder
+from magneton.collectors.attach.launch import run_attached, site_folder
 from magneton.collectors.attach.request import CaptureReply, CaptureRequest, RepeatRequest, read_replies
+from magneton.collectors.raw.tables import make_tables
 from magneton.collectors.sensors.discover import split
 from magneton.collectors.sensors.sampler import POWER_FILE
-from magneton.schemas.errors import UsageError
+from magneton.schemas.errors import NothingRecordedError, UsageError
 from magneton.schemas.kinds import CaptureKind
 
 STEPS = "a step is a call of an outermost torch module or of an optimiser"
@@ -91,6 +92,7 @@ def repeat_command(
     )
     code = run_attached(command, request, site_folder(scratch), sys.stderr.fileno() if output_to_stderr else None)
     replies = read_replies(request)
+    make_tables(scratch)
     reply = next((a for a in replies if a.rank == 0 and not a.failure), None)
     if reply is None and not code:
         failure = next((a.failure for a in replies if a.failure), None)

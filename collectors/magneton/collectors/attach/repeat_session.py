@@ -51,7 +51,7 @@ class RepeatSession(Session):
             return
         self._mode = in_place_mode()(self._plan.copies)
         try:
-            self._sampler = sample(request.directory(rank), request.sensors, rank=rank)
+            self._sampler = sample(request.directory(rank), request.sensors, rank=rank, deferred=True)
             self._sampler.__enter__()
             self._next()
             self._mode.__enter__()
@@ -65,7 +65,7 @@ class RepeatSession(Session):
         """Whether every region had its turn."""
         return self._region is None
 
-    def step(self, kind: str) -> None:
+    def step(self, kind: str, phase: str | None = None, tokens: int | None = None, requests: int | None = None) -> None:
         """Close a step, and the window or the region if it is their last."""
         super().step(kind)
         if self._region is None:

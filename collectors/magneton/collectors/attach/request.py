@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import os
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from magneton.schemas.manifest import Capture, Device
+from magneton.collectors.observed import Capture, Device
 
 VARIABLE = "MAGNETON_RECORD"
 # Systems beside PyTorch whose operations are replayed: the module whose import is waited for.
 SYSTEMS = {"onnx": "onnxruntime", "jax": "jax", "tensorflow": "tensorflow"}
 
 
-class Region(msgspec.Struct):
+@dataclass
+class Region:
     """What is repeated.
 
     Attributes:
@@ -32,7 +34,8 @@ class Region(msgspec.Struct):
     system: str = "torch"
 
 
-class RepeatRequest(msgspec.Struct):
+@dataclass
+class RepeatRequest:
     """How regions are repeated, one after the other.
 
     Attributes:
@@ -51,7 +54,8 @@ class RepeatRequest(msgspec.Struct):
     alone: bool = False
 
 
-class Window(msgspec.Struct):
+@dataclass
+class Window:
     """A stretch of the run (CLOCK_MONOTONIC, ns), its steps, and how often each call of the region ran in a step.
 
     For a region that runs alone, the steps are passes through the region.
@@ -63,7 +67,8 @@ class Window(msgspec.Struct):
     times: int
 
 
-class RegionRepeats(msgspec.Struct):
+@dataclass
+class RegionRepeats:
     """What was done about one region.
 
     Attributes:
@@ -77,15 +82,16 @@ class RegionRepeats(msgspec.Struct):
     """
 
     region: Region
-    windows: list[Window] = []
-    repeated: dict[str, int] = {}
-    refused: dict[str, str] = {}
+    windows: list[Window] = field(default_factory=list)
+    repeated: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
     cold: bool = False
     reason: str | None = None
     tried: bool = True
 
 
-class CaptureRequest(msgspec.Struct):
+@dataclass
+class CaptureRequest:
     """What to record.
 
     Attributes:
@@ -110,13 +116,20 @@ class CaptureRequest(msgspec.Struct):
 
     def encode(self) -> str:
         """Return it as text for the environment."""
-        return msgspec.json.encode(self).decode()
+        return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_environment(cls) -> CaptureRequest | None:
         """Return the request this process was started with, or None."""
         text = os.environ.get(VARIABLE)
-        return None if text is None else msgspec.json.decode(text, type=cls)
+        if text is None:
+            return None
+        asked = json.loads(text)
+        repeat = asked.pop("repeat")
+        if repeat is not None:
+            regions = [Region(**region) for region in repeat.pop("regions")]
+            repeat = RepeatRequest(regions=regions, **repeat)
+        return cls(**asked, repeat=repeat)
 
     def failure(self, error: Exception) -> str:
         """Return an error inside the command in words. The directory of the raw files is left out: it is gone when one reads them."""
@@ -134,39 +147,104 @@ class CaptureRequest(msgspec.Struct):
         return path
 
 
-class CaptureReply(msgspec.Struct):
-    """What one process has recorded, or why it has not."""
+@dataclass
+class CaptureReply:
+    """What one process has recorded, or why it has not.
+
+    Attributes:
+        operators: how many operators its captures hold; None where captures of this kind hold none.
+        system: name of the system whose steps were recorded.
+        model: name of its model.
+        workload: fields of the workload that the system knows.
+    """
 
     rank: int
-    captures: list[Capture] = []
-    notes: list[str] = []
-    sensors: list[dict[str, Any]] = []
-    devices: list[Device] = []
-    versions: dict[str, str] = {}
+    captures: list[Capture] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    sensors: list[dict[str, Any]] = field(default_factory=list)
+    devices: list[Device] = field(default_factory=list)
+    versions: dict[str, str] = field(default_factory=dict)
     steps: int = 0
+    operators: int | None = None
+    system: str | None = None
+    model: str | None = None
+    workload: dict[str, int] = field(default_factory=dict)
     step_kind: str = ""
     failure: str | None = None
-    repeats: list[RegionRepeats] = []
+    repeats: list[RegionRepeats] = field(default_factory=list)
 
     def write(self, request: CaptureRequest) -> None:
         """Write the reply for the launcher."""
         path = Path(request.replies, f"{request.capture}-rank{self.rank}.json")
         temporary = path.with_suffix(f".{os.getpid()}")
-        temporary.write_bytes(msgspec.json.encode(self))
+        temporary.write_text(json.dumps(dataclasses.asdict(self)), encoding="ascii")
         temporary.replace(path)
+
+
+@dataclass
+class Seen:
+    """What a process has done that recorded nothing.
+
+    Attributes:
+        framework: the framework that it imported.
+        steps: steps that it took.
+        prefills: how many of them held a prefill.
+        kind: their kind.
+    """
+
+    framework: str
+    steps: int = 0
+    prefills: int = 0
+    kind: str = ""
+
+    def write(self, request: CaptureRequest) -> None:
+        """Write it for the launcher."""
+        path = Path(request.replies, f"{request.capture}-seen-{os.getpid()}-{self.framework}.json")
+        path.write_text(json.dumps(dataclasses.asdict(self)), encoding="ascii")
+
+
+def read_seen(request: CaptureRequest) -> list[Seen]:
+    """Return what processes of one run have done that recorded nothing."""
+    paths = sorted(Path(request.replies).glob(f"{request.capture}-seen-*.json"))
+    return [Seen(**json.loads(path.read_bytes())) for path in paths]
+
+
+def forget(request: CaptureRequest) -> None:
+    """Remove all replies of a run that is to be repeated."""
+    for path in Path(request.replies).glob(f"{request.capture}-*"):
+        path.unlink()
 
 
 def read_replies(request: CaptureRequest) -> list[CaptureReply]:
     """Return what the processes of one run have replied, by rank."""
     paths = sorted(Path(request.replies).glob(f"{request.capture}-rank*.json"))
+    # What runs inside the command only writes replies, and does without this package.
+    import msgspec
+
     return sorted((msgspec.json.decode(p.read_bytes(), type=CaptureReply) for p in paths), key=lambda a: a.rank)
 
 
-def claim(request: CaptureRequest, rank: int) -> bool:
-    """Claim a rank for this process. False if another process of the command has claimed it."""
-    try:
-        descriptor = os.open(Path(request.replies, f"{request.capture}-rank{rank}.claim"), os.O_CREAT | os.O_EXCL)
-    except FileExistsError:
-        return False
-    os.close(descriptor)
-    return True
+# So many processes of one command may be recorded without a rank that a launcher gave.
+_MOST = 64
+
+
+def claim(request: CaptureRequest, rank: tuple[int, bool]) -> int | None:
+    """Claim a rank for this process.
+
+    Args:
+        request: what is recorded.
+        rank: from ``ranks.rank_of_process``. A rank that nobody has given moves on to the next free one, so that no process takes
+            the place of another.
+
+    Returns:
+        The rank; None if another process of the command has it.
+    """
+    first, given = rank
+    for number in range(first, first + (1 if given else _MOST)):
+        try:
+            descriptor = os.open(Path(request.replies, f"{request.capture}-rank{number}.claim"), os.O_CREAT | os.O_EXCL)
+        except FileExistsError:
+            continue
+        os.close(descriptor)
+        return number
+    return None

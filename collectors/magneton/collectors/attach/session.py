@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
 from magneton.collectors.attach.request import CaptureReply, CaptureRequest
-from magneton.collectors.attach.steps import MODULE_CALLS
 from magneton.collectors.recording.knobs import FILE, write_knobs
-from magneton.collectors.recording.writer import versions
-from magneton.collectors.torch.profile import TorchProfile, import_torch
+from magneton.collectors.recording.versions import versions
+from magneton.collectors.systems.protocol import StepKind
+from magneton.collectors.torch.profile import devices_in_use
 from magneton.schemas.kinds import CaptureKind
-
-
-def rank_of_process() -> int:
-    """Return the rank of this process."""
-    return TorchProfile().rank()
 
 
 class Session(ABC):
@@ -33,7 +29,6 @@ class Session(ABC):
         self.modules = list(modules)
         self.steps = 0
         self.kind = ""
-        self._torch = import_torch()
 
     @property
     def complete(self) -> bool:
@@ -49,8 +44,9 @@ class Session(ABC):
         """Take note of what an outermost module returned; most captures have no use for it."""
         del result
 
-    def step(self, kind: str) -> None:
-        """Take note of the end of a step."""
+    def step(self, kind: str, phase: str | None = None, tokens: int | None = None, requests: int | None = None) -> None:
+        """Take note of the end of a step; see ``systems.protocol.Listener.step``."""
+        del phase, tokens, requests
         self.kind = kind
         self.steps += 1
 
@@ -58,13 +54,17 @@ class Session(ABC):
     def finish(self, reply: CaptureReply) -> None:
         """Stop, write the raw files and say in the reply which."""
 
+    def forked(self) -> None:
+        """Stop watching in a process that was forked, and touch nothing that belongs to its parent."""
+        self.modules = []
+
     @abstractmethod
     def abandon(self) -> None:
         """Stop watching the program, and write nothing."""
 
     def close(self) -> CaptureReply:
         """End the capture and return what it left."""
-        reply = CaptureReply(rank=self.rank, steps=self.steps, step_kind=self.kind or MODULE_CALLS)
+        reply = CaptureReply(rank=self.rank, steps=self.steps, step_kind=self.kind or StepKind.CALLS)
         self.finish(reply)
         keys = {"capture": self.request.capture, "rank": self.rank}
         below = ["0"] if self.request.capture == CaptureKind.VALUES else []
@@ -77,9 +77,10 @@ class Session(ABC):
             for capture in reply.captures:
                 capture.incomplete = True
         reply.versions = versions()
-        reply.devices = TorchProfile().devices()
+        reply.devices = devices_in_use()
         return reply
 
     def _synchronize(self) -> None:
-        if self._torch.cuda.is_initialized():
-            self._torch.cuda.synchronize()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()

@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from importlib.util import find_spec
 from typing import Any
 
-from magneton.collectors.attach.repeat_session import RepeatSession
 from magneton.collectors.attach.request import CaptureReply, CaptureRequest
 from magneton.collectors.attach.session import Session
+from magneton.collectors.observed import Capture
 from magneton.collectors.recording import step_times
-from magneton.collectors.recording.program import NO_SECOND
-from magneton.collectors.recording.recorder import SCRUBBED
 from magneton.collectors.sensors import anchors_now, sample
-from magneton.collectors.torch.dataflow import INPUT, PARAMETER
-from magneton.collectors.torch.dispatch import ValueRecorder
-from magneton.collectors.torch.profile import TorchProfile
-from magneton.collectors.torch.values_capture import notes_of
-from magneton.collectors.torch.values_tables import tables_of, write_tables
 from magneton.schemas.kinds import CaptureKind, OwnFormat
-from magneton.schemas.manifest import Capture
 
 
 class EnergySession(Session):
@@ -28,19 +21,21 @@ class EnergySession(Session):
     def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
         super().__init__(request, rank, modules)
         self._spans: list[tuple[int, int]] = []
+        self._phases: list[dict[str, Any]] = []
         self._synchronize()
         self._anchors = anchors_now()
-        self._sampler = sample(request.directory(rank), request.sensors, rank=rank)
+        self._sampler = sample(request.directory(rank), request.sensors, rank=rank, deferred=True)
         self._sampler.__enter__()
         self._begin = time.monotonic_ns()
 
-    def step(self, kind: str) -> None:
+    def step(self, kind: str, phase: str | None = None, tokens: int | None = None, requests: int | None = None) -> None:
         """Note when the step ended."""
         super().step(kind)
         if self.complete:
             self._synchronize()
         now = time.monotonic_ns()
         self._spans.append((self._begin, now))
+        self._phases.append(step_times.of_phase(phase, tokens, requests))
         self._begin = now
 
     def abandon(self) -> None:
@@ -51,7 +46,7 @@ class EnergySession(Session):
         """Stop the sensors and write the times of the steps."""
         result = self._sampler.stop()
         path = self.request.directory(self.rank) / step_times.FILE
-        step_times.write_steps(path, self._spans, {"capture": CaptureKind.ENERGY, "rank": self.rank})
+        step_times.write_steps(path, self._spans, {"capture": CaptureKind.ENERGY, "rank": self.rank}, self._phases)
         reply.captures = self._sampler.captures() or [
             Capture(
                 name=CaptureKind.ENERGY,
@@ -65,106 +60,42 @@ class EnergySession(Session):
         reply.sensors, reply.notes = result.sensors, list(result.notes)
 
 
-class ProfileSession(Session):
-    """The native profiler."""
-
-    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
-        super().__init__(request, rank, modules)
-        steps = request.steps
-        self._warmup = max(0, request.warmup_steps - 1) if steps is not None else 0
-        self._anchors = anchors_now()
-        self._profile = TorchProfile(warmup_steps=self._warmup, steps=steps, stacks=request.stacks)
-        self._profile.start()
-
-    def step(self, kind: str) -> None:
-        """Tell the profiler that a step ended; those of its warm-up are not counted."""
-        if self._warmup:
-            self._warmup -= 1
-            self.kind = kind
-        else:
-            super().step(kind)
-        if self.request.steps is not None:
-            self._profile.step()
-
-    def abandon(self) -> None:
-        """Stop the profiler."""
-        self._profile.stop()
-
-    def finish(self, reply: CaptureReply) -> None:
-        """Stop the profiler and write its trace."""
-        self._profile.stop()
-        file = self._profile.export(self.request.directory(self.rank))
-        reply.captures = [
-            Capture(
-                name=CaptureKind.PROFILE,
-                kind=CaptureKind.PROFILE,
-                rank=self.rank,
-                source_format=self._profile.source_format,
-                file=str(file),
-                anchors=[*self._anchors, *anchors_now()],
-            )
-        ]
-        reply.notes = [SCRUBBED]
+class UnsupportedCaptureError(Exception):
+    """There is no capture of this kind for this framework."""
 
 
-class ValuesSession(Session):
-    """The dispatch-level hook. What the program feeds its outermost modules counts as input."""
+def open_session(
+    request: CaptureRequest, rank: int, framework: str, modules: Sequence[Any], warmed: int = 0
+) -> Session:
+    """Begin a capture.
 
-    def __init__(self, request: CaptureRequest, rank: int, modules: Sequence[Any]) -> None:
-        super().__init__(request, rank, modules)
-        self._recorder = ValueRecorder(unknown_constant=False)
-        for module in self.modules:
-            self._announce(module)
-        self._recorder.__enter__()
+    Args:
+        request: what to record.
+        rank: rank of this process.
+        framework: whose steps are recorded.
+        modules: outermost modules called so far.
+        warmed: steps that have ended; those still missing to the warm-up run under the profiler.
 
-    def _announce(self, module: Any) -> None:
-        self._recorder.announce([*module.parameters(), *module.buffers()], PARAMETER)
-
-    def called(self, module: Any, args: Sequence[Any]) -> None:
-        """Take note of parameters and inputs."""
-        if not any(module is known for known in self.modules):
-            self._announce(module)
-        super().called(module, args)
-        leaves = self._torch.utils._pytree.tree_leaves(list(args))
-        tensors = [t for t in leaves if isinstance(t, self._torch.Tensor)]
-        self._recorder.announce(tensors, INPUT)
-
-    def returned(self, result: Any) -> None:
-        """Take note of outputs."""
-        self._recorder.finish(result)
-
-    def abandon(self) -> None:
-        """Stop recording."""
-        self._recorder.__exit__(None, None, None)
-
-    def finish(self, reply: CaptureReply) -> None:
-        """Stop recording and write the tables."""
-        self._recorder.__exit__(None, None, None)
-        keys = {"run_id": None, "capture": CaptureKind.VALUES, "rank": self.rank, "repeat": None, "input_id": "0"}
-        directory = self.request.directory(self.rank, "0")
-        write_tables(directory, tables_of(self._recorder, keys))
-        reply.captures = [
-            Capture(
-                name=CaptureKind.VALUES,
-                kind=CaptureKind.VALUES,
-                rank=self.rank,
-                input_id="0",
-                source_format=OwnFormat.VALUES,
-                file=str(directory / "ops.parquet"),
-            )
-        ]
-        reply.notes = [*notes_of(self._recorder), NO_SECOND]
-
-
-_SESSIONS: dict[str, type[Session]] = {
-    CaptureKind.ENERGY: EnergySession,
-    CaptureKind.PROFILE: ProfileSession,
-    CaptureKind.VALUES: ValuesSession,
-}
-
-
-def open_session(request: CaptureRequest, rank: int, modules: Sequence[Any]) -> Session:
-    """Begin a capture."""
+    Raises:
+        UnsupportedCaptureError: there is no such capture of programs of this framework.
+    """
+    # What needs torch is imported where there is torch.
     if request.repeat is not None:
+        from magneton.collectors.attach.repeat_session import RepeatSession
+
         return RepeatSession(request, rank, modules)
-    return _SESSIONS[request.capture](request, rank, modules)
+    if request.capture == CaptureKind.ENERGY:
+        return EnergySession(request, rank, modules)
+    if framework != "torch":
+        raise UnsupportedCaptureError(f"there is no capture of {request.capture} of programs of {framework}")
+    if request.capture == CaptureKind.PROFILE:
+        from magneton.collectors.attach.torch_profile_session import ProfileSession
+
+        return ProfileSession(request, rank, modules, warmed)
+    if find_spec("numpy") is None:
+        raise UnsupportedCaptureError(
+            "the capture of values needs NumPy in the program's environment: pip install numpy"
+        )
+    from magneton.collectors.attach.torch_values_session import ValuesSession
+
+    return ValuesSession(request, rank, modules)

@@ -21,7 +21,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from magneton.collectors.attach.request import CaptureReply, CaptureRequest, Region, RegionRepeats, Window, claim
-from magneton.collectors.recording.writer import versions
+from magneton.collectors.recording.versions import versions
 from magneton.collectors.replay.windows import NOT_SELECTED, NotRepeatableError, ReplayedCall
 from magneton.collectors.sensors import Sampler, sample
 
@@ -99,10 +99,10 @@ class SystemReplays:
 
     def _begin(self) -> None:
         self._begun = True
-        if not claim(self._request, 0):
+        if claim(self._request, (0, True)) is None:
             self._over = True
             return
-        self._sampler = sample(self._request.directory(0), self._request.sensors, rank=0)
+        self._sampler = sample(self._request.directory(0), self._request.sensors, rank=0, deferred=True)
         self._sampler.__enter__()
         # After the sampler's own: what is registered last runs first.
         atexit.register(lambda: self._guarded(self._end))

@@ -11,11 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from magneton.collectors.raw.rows import keep_rows
 from magneton.collectors.scrub import Scrubber
-from magneton.schemas.tables.parquet import conform, write_table
-from magneton.schemas.tables.run import KNOBS
 
 FILE = "knobs.parquet"
 # Environment variables that frameworks and their libraries read, by how their names begin.
@@ -83,16 +80,15 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def write_knobs(path: Path, models: Iterable[Any], keys: Mapping[str, Any]) -> None:
-    """Write the settings in force now to a raw file; see ``knobs``."""
-    write_table(path, KNOBS, knobs(models, keys))
+    """Keep the settings in force now for a raw file; see ``knobs``."""
+    keep_rows(path, "knobs", knobs(models), {"run_id": None} | dict(keys))
 
 
-def knobs(models: Iterable[Any] = (), keys: Mapping[str, Any] | None = None) -> pa.Table:
-    """Return the settings in force now as rows of the table ``knobs``, sorted by source and name.
+def knobs(models: Iterable[Any] = ()) -> dict[str, list[str | None]]:
+    """Return the settings in force now as columns of the table ``knobs``, sorted by source and name.
 
     Args:
         models: modules whose configuration is recorded.
-        keys: run keys of the rows.
     """
     found: dict[tuple[str, str], str | None] = {}
     torch = sys.modules.get("torch")
@@ -103,17 +99,11 @@ def knobs(models: Iterable[Any] = (), keys: Mapping[str, Any] | None = None) -> 
     for model in models:
         found |= {("model", name): value for name, value in model_knobs(model).items()}
     ordered = sorted(found)
-    schema = KNOBS.arrow_schema()
-    columns = {name: pa.repeat(pa.scalar(value, schema.field(name).type), len(ordered)) for name, value in _keys(keys)}
-    columns["name"] = pa.array([name for _, name in ordered], pa.string())
-    columns["value"] = pa.array([found[key] for key in ordered], pa.string())
-    columns["source"] = pa.array([source for source, _ in ordered], pa.string())
-    return conform(KNOBS, pa.table(columns))
-
-
-def _keys(keys: Mapping[str, Any] | None) -> list[tuple[str, Any]]:
-    known = {"run_id": None} | dict(keys or {})
-    return list(known.items())
+    return {
+        "name": [name for _, name in ordered],
+        "value": [found[key] for key in ordered],
+        "source": [source for source, _ in ordered],
+    }
 
 
 def _text(value: Any) -> str | None:

@@ -10,22 +10,24 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from magneton.collectors.observed import Capture, Device
 from magneton.collectors.recording import step_times
 from magneton.collectors.recording.knobs import FILE, write_knobs
-from magneton.collectors.recording.recorder import SCRUBBED, described_workload
-from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu, versions
+from magneton.collectors.recording.recorder import described_workload, no_operators
+from magneton.collectors.recording.remarks import NO_SECOND, SCRUBBED
+from magneton.collectors.recording.versions import versions
+from magneton.collectors.recording.writer import CAPTURES, RecordingWriter, check_request, cpu
 from magneton.collectors.sensors import anchors_now, sample
 from magneton.collectors.torch.profile import TorchProfile, import_torch
 from magneton.schemas.errors import UsageError
 from magneton.schemas.kinds import CaptureKind, OwnFormat
-from magneton.schemas.manifest import Capture, Device, System, Workload
+from magneton.schemas.manifest import System, Workload
 
 if TYPE_CHECKING:
     from magneton.collectors.torch.values_capture import ValuesCapture
 
 DEFAULT_STEPS = 5
 DEFAULT_WARMUP_STEPS = 2
-NO_SECOND = "There is no second input: values that agree by accident for this one input are not told apart."
 
 
 class _Perturbed:
@@ -77,6 +79,8 @@ class ProgramRecorder:
         self._devices: list[Device] = []
         self._running: str | None = None
         self._rank = 0
+        # Operators in the captures that hold some.
+        self._operators: dict[str, int] = {}
 
     def __enter__(self) -> Self:
         self._writer = RecordingWriter(self.path, label=self._label, overwrite=self._overwrite)
@@ -177,6 +181,8 @@ class ProgramRecorder:
 
         directory = self._directory(CaptureKind.VALUES, capture.input_id)
         write_tables(directory, capture.tables)
+        known = self._operators.get(CaptureKind.VALUES, 0)
+        self._operators[CaptureKind.VALUES] = known + capture.tables["ops"].num_rows
         self._notes += [note for note in capture.notes if note not in self._notes]
         self._captures.append(
             Capture(
@@ -256,6 +262,7 @@ class ProgramRecorder:
         finally:
             profile.stop()
             file = profile.export(self._directory(CaptureKind.PROFILE))
+            self._operators[CaptureKind.PROFILE] = profile.operators or 0
             self._captures.append(
                 Capture(
                     name=CaptureKind.PROFILE,
@@ -280,6 +287,8 @@ class ProgramRecorder:
                 if error is None:
                     raise UsageError("nothing was run", remedy="call run(fn, inputs) within the block")
                 raise UsageError("the program ended before anything was recorded")
+            if error is None and self._operators and not any(self._operators.values()):
+                raise no_operators(*self._operators)
             self._publish(error)
         except BaseException as failure:
             self._writer.discard()

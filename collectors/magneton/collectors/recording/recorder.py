@@ -8,16 +8,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from magneton.collectors.recording.writer import RecordingWriter, cpu, versions
+from magneton.collectors.observed import Capture, Device
+from magneton.collectors.recording.remarks import SCRUBBED
+from magneton.collectors.recording.versions import versions
+from magneton.collectors.recording.writer import RecordingWriter, cpu
 from magneton.collectors.sensors import anchors_now
-from magneton.schemas.errors import UsageError
+from magneton.schemas.errors import NothingRecordedError, UsageError
 from magneton.schemas.kinds import CaptureKind
-from magneton.schemas.manifest import Capture, Device, System, Workload
-
-SCRUBBED = (
-    "Host name, output path and the directories of source files were removed from the trace; "
-    "times and everything else are as the profiler wrote them."
-)
+from magneton.schemas.manifest import System, Workload
 
 
 def described_workload(workload: Workload | None) -> Workload:
@@ -28,10 +26,24 @@ def described_workload(workload: Workload | None) -> Workload:
     return own
 
 
+def no_operators(*captures: str) -> NothingRecordedError:
+    """Return the error about a block in which nothing was computed."""
+    return NothingRecordedError(
+        f"the recorded steps hold no operator (captures: {', '.join(captures)})",
+        remedy="run the work inside the block, and call step() at the end of each step",
+    )
+
+
 class Profile(Protocol):
-    """What a recorder needs of a profiler. ``export`` writes what was recorded into a directory and returns the file."""
+    """What a recorder needs of a profiler.
+
+    Attributes:
+        source_format: format of the file.
+        operators: number of operators in the file; None where that is unknown.
+    """
 
     source_format: str
+    operators: int | None
 
     def start(self) -> None:
         """Begin the first step."""
@@ -43,7 +55,7 @@ class Profile(Protocol):
         """End the last step."""
 
     def export(self, directory: Path) -> Path:
-        """Write what was recorded."""
+        """Write what was recorded into a directory and return the file."""
 
     def rank(self) -> int:
         """Return the rank of this process."""
@@ -132,6 +144,8 @@ class Recorder:
         self._anchors += anchors_now()
         rank = self._profile.rank()
         file = self._profile.export(self._writer.raw_directory(CaptureKind.PROFILE, rank))
+        if error is None and self._profile.operators == 0:
+            raise no_operators(CaptureKind.PROFILE)
         if self._settings:
             from magneton.collectors.recording.knobs import FILE, write_knobs
 

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from magneton.collectors.observed import Capture, Device
+from magneton.collectors.raw.tables import make_tables
 from magneton.collectors.sensors.discover import split
+from magneton.schemas import manifest
 from magneton.schemas.errors import UsageError
 from magneton.schemas.files.publish import publish_directory
 from magneton.schemas.ids import run_id, sha256_file
 from magneton.schemas.kinds import CaptureKind, DeviceKind
 from magneton.schemas.manifest import (
     MANIFEST_NAME,
-    Capture,
-    Device,
     FileEntry,
     Manifest,
     System,
@@ -31,36 +30,6 @@ from magneton.schemas.raw_paths import RAW
 from magneton.schemas.versions.tool import tool_name
 
 CAPTURES = (CaptureKind.ENERGY, CaptureKind.PROFILE, CaptureKind.VALUES)
-# Distributions whose version says which program ran, by the module that shows they were used.
-_SYSTEMS = {
-    "accelerate": "accelerate",
-    "diffusers": "diffusers",
-    "jax": "jax",
-    "megatron.core": "megatron-core",
-    "numpy": "numpy",
-    "onnxruntime": "onnxruntime",
-    "sglang": "sglang",
-    "tensorflow": "tensorflow",
-    "torch": "torch",
-    "transformers": "transformers",
-    "triton": "triton",
-    "vllm": "vllm",
-}
-
-
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the known systems this process has imported so far."""
-    found = {"python": ".".join(map(str, sys.version_info[:3]))}
-    for module, distribution in _SYSTEMS.items():
-        if module in sys.modules:
-            try:
-                found[distribution] = metadata.version(distribution)
-            except metadata.PackageNotFoundError:
-                # Of a distribution with another name (tensorflow-cpu), or of none.
-                version = getattr(sys.modules[module], "__version__", None)
-                if version is not None:
-                    found[distribution] = str(version)
-    return found
 
 
 def cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Device:
@@ -143,34 +112,36 @@ class RecordingWriter:
         recording. The recording is marked incomplete when one of its captures is, or when ``incomplete`` says so.
         """
         with self._publication:
+            make_tables(self._staging / RAW)
             files = [self._entry(file) for file in sorted((self._staging / RAW).rglob("*")) if file.is_file()]
-            manifest = Manifest(
+            made = Manifest(
                 run_id=run_id(file.sha256 for file in files),
                 label=self._label,
                 tool=tool_name(),
                 created_unix_ns=time.time_ns(),
                 system=system,
                 workload=workload,
-                devices=list(devices),
+                devices=[msgspec.convert(device, manifest.Device, from_attributes=True) for device in devices],
                 sensors=list(sensors),
                 captures=[self._named(capture) for capture in captures],
                 files=files,
                 incomplete=incomplete or any(capture.incomplete for capture in captures),
                 notes=list(notes),
             )
-            write_manifest(self._staging, manifest)
-        return manifest
+            write_manifest(self._staging, made)
+        return made
 
     def discard(self) -> None:
         """Remove everything written so far; an earlier recording at the same place stays as it was."""
         with contextlib.suppress(_DiscardedError), self._publication:
             raise _DiscardedError
 
-    def _named(self, capture: Capture) -> Capture:
-        """Return a capture with its file named as in the recording."""
-        if capture.file is None:
-            return capture
-        return msgspec.structs.replace(capture, file=self._inside(Path(capture.file)))
+    def _named(self, capture: Capture) -> manifest.Capture:
+        """Return the entry of a capture, with its file named as in the recording."""
+        named = msgspec.convert(capture, manifest.Capture, from_attributes=True)
+        if named.file is None:
+            return named
+        return msgspec.structs.replace(named, file=self._inside(Path(named.file)))
 
     def _inside(self, file: Path) -> str:
         return file.relative_to(self._staging).as_posix()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.collectors.sensors.protocol import REASONS, Series
-from magneton.collectors.sensors.spool import RECORD
+from magneton.collectors.sensors.spool import ABOUT, RECORD, RECORDS
 from magneton.schemas.kinds import Clock, Flag
 from magneton.schemas.tables.parquet import TableWriter
 from magneton.schemas.tables.run import POWER
@@ -25,6 +25,18 @@ def read(path: Path) -> np.ndarray[Any, Any]:
     """Return the records of a spool as a structured array, a cut one at its end left out."""
     data = path.read_bytes()
     return np.frombuffer(data[: len(data) - len(data) % RECORD.size], _DTYPE)
+
+
+def make_power(path: Path) -> int:
+    """Make a file of power from what ``spool.keep`` has kept, which is removed; return the number of its rows."""
+    records, about = Path(f"{path}{RECORDS}"), Path(f"{path}{ABOUT}")
+    known = json.loads(about.read_text(encoding="utf-8"))
+    series = [(source, Series(**described)) for source, described in known["series"]]
+    spooled = read(records)
+    n = write_power(path, spooled[spooled["series"] < len(series)], series, **known["keys"])
+    records.unlink()
+    about.unlink()
+    return n
 
 
 def _flags(reason: pa.Array, stand_in: pa.Array) -> pa.Array:

@@ -17,12 +17,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from magneton.collectors.observed import Capture, ClockAnchor
+from magneton.collectors.sensors import spool
 from magneton.collectors.sensors.discover import open_sensors, split
 from magneton.collectors.sensors.protocol import ENERGETIC, Meter, Series
 from magneton.collectors.sensors.worker import Poller, describe
 from magneton.schemas.errors import UsageError
 from magneton.schemas.kinds import CaptureKind, Clock, OwnFormat, SensorKind
-from magneton.schemas.manifest import Capture, ClockAnchor
 
 POWER_FILE = "power.parquet"
 # Known sensors update their power every 20 to 100 ms. Faster polls show at which instants they update.
@@ -188,6 +189,7 @@ class Sampler:
         capture: str = CaptureKind.ENERGY,
         rank: int = 0,
         repeat: int | None = None,
+        deferred: bool = False,
     ) -> None:
         if not period_s > 0:
             raise UsageError(f"cannot poll every {period_s} s", remedy="give a period above 0")
@@ -197,6 +199,7 @@ class Sampler:
         self._names, self._meters = split(sensors)
         self._period_s, self._isolation = period_s, isolation
         self._capture, self._rank, self._repeat = capture, rank, repeat
+        self._deferred = deferred
         self._started: list[Meter] = []
         self._source: _Process | _Thread | None = None
         self._found: dict[str, Any] | None = None
@@ -290,17 +293,18 @@ class Sampler:
             errors.append(f"the process that read the sensors ended early{': ' + said if said else ''}")
         result.notes += [f"Sensors: {text}." for text in errors]
         result.incomplete = result.incomplete or bool(errors)
-        # Imported only now, so that nothing but polling is loaded while the program runs.
-        from magneton.collectors.sensors import power_file
-
         series = [(i["source"], Series(**s)) for i in found["sensors"] for s in i["series"]]
-        spooled = power_file.read(self._spool)
-        spooled = spooled[spooled["series"] < len(series)]
         if len(series):
             path = self.directory / POWER_FILE
-            result.n_readings = power_file.write_power(
-                path, spooled, series, capture=self._capture, rank=self._rank, repeat=self._repeat
+            spool.keep(
+                self._spool, path, series, {"capture": self._capture, "rank": self._rank, "repeat": self._repeat}
             )
+            result.n_readings = spool.n_records(path)
+            if not self._deferred:
+                # Imported only now, so that nothing but polling is loaded while the program runs.
+                from magneton.collectors.sensors import power_file
+
+                result.n_readings = power_file.make_power(path)
             result.files.insert(0, path)
         cost = {k: v for k, v in (summary or {}).items() if k != "errors"}
         if cost.get("cpu_s") is not None and wall_s > 0:
@@ -346,6 +350,7 @@ def sample(
     capture: str = CaptureKind.ENERGY,
     rank: int = 0,
     repeat: int | None = None,
+    deferred: bool = False,
 ) -> Sampler:
     """Read power and energy while a block of code runs.
 
@@ -366,9 +371,19 @@ def sample(
         capture: name of the capture.
         rank: rank of this process; give each rank its own path, and only one rank of a machine the sensors.
         repeat: number of the repetition, where the work is measured several times.
+        deferred: leave making ``power.parquet`` to ``raw.tables.make_tables``, which runs where pyarrow is.
 
     Raises:
         UsageError: a sensor there is none of, or a period that is not above 0.
         SensorUnavailableError: a meter that was asked for cannot be read (raised on entering the block).
     """
-    return Sampler(path, sensors, period_s=period_s, isolation=isolation, capture=capture, rank=rank, repeat=repeat)
+    return Sampler(
+        path,
+        sensors,
+        period_s=period_s,
+        isolation=isolation,
+        capture=capture,
+        rank=rank,
+        repeat=repeat,
+        deferred=deferred,
+    )

@@ -1,7 +1,6 @@
 """Where in a program an operator is called: the ``nn.Module`` calls around it and the program's own source lines.
 
-While recording, ``nn.Module.__call__`` is replaced by a function that follows module calls. Hooks on modules are not used, because
-they would switch off the fused paths of PyTorch's own layers. They are named as torch.profiler names them, by class and number in the order of first calls.
+Module calls are followed as ``module_calls`` does it. Modules are named as torch.profiler names them, by class and number in the order of first calls.
 """
 
 from __future__ import annotations
@@ -9,13 +8,14 @@ from __future__ import annotations
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, Self
 
 from magneton.collectors.scrub import Scrubber
+from magneton.collectors.torch.module_calls import listen, unlisten
 from magneton.collectors.torch.profile import import_torch
 
 torch: Any = import_torch()
@@ -100,26 +100,23 @@ class ModuleStack:
         return stack[-1] if stack else None
 
     def __enter__(self) -> Self:
-        self._original = torch.nn.Module.__call__
-        original, enter, leave = self._original, self._enter, self._leave
-
-        # A profiler recognises a module call by the frame of `nn.Module.__call__` and the variable `self` in it.
-        def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-            entered = enter(self)
-            result = None
-            try:
-                result = original(self, *args, **kwargs)
-            finally:
-                leave(entered, result)
-            return result
-
-        torch.nn.Module.__call__ = call
+        listen(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        torch.nn.Module.__call__ = self._original
+        unlisten(self)
+
+    def entered(self, module: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ModuleCall:
+        """Take note of a call that begins."""
+        del args, kwargs
+        return self._enter(module)
+
+    def left(self, token: ModuleCall, result: Any, raised: bool) -> None:
+        """Take note of its end."""
+        del raised
+        self._leave(token, result)
 
     def _enter(self, module: Any) -> ModuleCall:
         stack = self._thread.stack

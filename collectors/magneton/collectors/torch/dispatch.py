@@ -218,7 +218,8 @@ class ValueRecorder:
         deferred = []
         for position, (value, written) in enumerate(zip(values, writes, strict=True)):
             for element, tensor in tensors_in(value):
-                if written and operator.arguments and not operator.arguments[position].read:
+                argument = operator.arguments[position] if operator.arguments else None
+                if argument is not None and (argument.handle or (written and not argument.read)):
                     continue
                 if operator.view and self.dataflow.stale(tensor):
                     deferred.append((position, element, tensor))

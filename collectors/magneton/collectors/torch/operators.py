@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
+from magneton.collectors.systems import systems
+from magneton.collectors.systems.protocol import OperatorNote
 from magneton.collectors.torch.profile import import_torch
 
 torch: Any = import_torch()
@@ -98,12 +101,16 @@ _PRODUCTS = {
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """An argument as the schema has it. ``read`` is False where what is written to was not read before."""
+    """An argument as the schema has it.
+
+    ``read`` is False where what is written to was not read before. ``handle`` is True where the argument is no data.
+    """
 
     name: str
     default: Any
     written: bool
     read: bool
+    handle: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +151,12 @@ class Operator:
         return stated
 
 
+@lru_cache(maxsize=1)
+def _notes() -> dict[str, OperatorNote]:
+    """Return what the files of the systems say of operators, by name."""
+    return {note.name: note for system in systems().values() for note in system.OPERATORS}
+
+
 def describe(function: Any) -> Operator:
     """Return what the schema of an operator says."""
     schema = getattr(function, "_schema", None)
@@ -154,12 +167,19 @@ def describe(function: Any) -> Operator:
         )
     namespace, _, base = schema.name.partition("::")
     ours = namespace == "aten"
+    note = _notes().get(schema.name, OperatorNote(schema.name))
     arguments = tuple(
         Argument(
             a.name,
             a.default_value if a.has_default_value() else None,
-            a.alias_info is not None and a.alias_info.is_write,
-            not (a.is_out or (ours and base in _OVERWRITES and a.alias_info is not None)),
+            (a.alias_info is not None and a.alias_info.is_write) or a.name in note.overwrites,
+            not (
+                a.is_out
+                or (ours and base in _OVERWRITES and a.alias_info is not None)
+                or a.name in note.overwrites
+                or a.name in note.handles
+            ),
+            a.name in note.handles,
         )
         for a in schema.arguments
     )

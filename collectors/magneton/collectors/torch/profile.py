@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import re
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from magneton.collectors.frameworks import import_framework
+from magneton.collectors.observed import Device
 from magneton.collectors.scrub import Scrubber, compress_scrubbed
-from magneton.schemas.manifest import Device
 
 TRACE_NAME = "torch.pt.trace.json.gz"
+# What a program does: operators, or kernels alone where a graph of them is replayed.
+_WORK = re.compile(rb'"cat": "(?:cpu_op|kernel)"')
 
 
 def import_torch() -> Any:
@@ -34,12 +38,16 @@ class TorchProfile:
 
     Raises:
         MissingDependencyError: torch is not installed.
+
+    Attributes:
+        operators: number of operators and kernels in the exported trace; None before.
     """
 
     source_format = "kineto"
 
     def __init__(self, *, warmup_steps: int = 0, steps: int | None = None, stacks: bool = True) -> None:
         self._torch = import_torch()
+        self.operators: int | None = None
         profiler = self._torch.profiler
         schedule = None
         if steps is not None:
@@ -70,7 +78,7 @@ class TorchProfile:
         with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
             plain = Path(scratch) / "trace.json"
             self._profiler.export_chrome_trace(str(plain))
-            compress_scrubbed(plain, target, Scrubber())
+            self.operators = compress_scrubbed(plain, target, Scrubber(), _WORK)
         return target
 
     def rank(self) -> int:
@@ -82,20 +90,30 @@ class TorchProfile:
         return int(launched) if launched.isdecimal() else 0
 
     def devices(self) -> list[Device]:
-        """Return the accelerators this process has used through ``torch.cuda`` (NVIDIA, and AMD under ROCm)."""
-        cuda = self._torch.cuda
-        if not cuda.is_initialized():
-            return []
-        found = []
-        for index in range(cuda.device_count()):
-            properties = cuda.get_device_properties(index)
-            found.append(Device(index=index, name=properties.name, uuid=self._uuid(properties)))
-        return found
+        """Return the accelerators in use; see ``devices_in_use``."""
+        return devices_in_use(self._torch)
 
-    def _uuid(self, properties: Any) -> str | None:
-        """Return a GPU's UUID as its sensors write it: NVML puts ``GPU-`` before what CUDA, and so torch, calls it."""
-        uuid = getattr(properties, "uuid", None)
-        if uuid is None:
-            return None
-        amd = getattr(getattr(self._torch, "version", None), "hip", None) is not None
-        return str(uuid) if amd or str(uuid).startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"
+
+def devices_in_use(torch: Any = None) -> list[Device]:
+    """Return the accelerators this process has used through ``torch.cuda`` (NVIDIA, and AMD under ROCm).
+
+    Args:
+        torch: the module; None: the imported one. Without any there are none.
+    """
+    torch = sys.modules.get("torch") if torch is None else torch
+    if torch is None or not torch.cuda.is_initialized():
+        return []
+    found = []
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        found.append(Device(index=index, name=properties.name, uuid=_uuid(torch, properties)))
+    return found
+
+
+def _uuid(torch: Any, properties: Any) -> str | None:
+    """Return a GPU's UUID as its sensors write it: NVML puts ``GPU-`` before what CUDA, and so torch, calls it."""
+    uuid = getattr(properties, "uuid", None)
+    if uuid is None:
+        return None
+    amd = getattr(getattr(torch, "version", None), "hip", None) is not None
+    return str(uuid) if amd or str(uuid).startswith(("GPU-", "MIG-")) else f"GPU-{uuid}"

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from magneton.collectors.torch.dataflow import INPUT, PARAMETER
 from magneton.collectors.torch.dispatch import ValueRecorder, current, mark
@@ -14,6 +12,9 @@ from magneton.collectors.torch.perturb import perturbed
 from magneton.collectors.torch.profile import import_torch
 from magneton.collectors.torch.values_tables import tables_of
 from magneton.schemas.kinds import CaptureKind
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 torch: Any = import_torch()
 

@@ -6,20 +6,28 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from magneton.collectors.torch.call_stack import Frame, ModuleCall
 from magneton.collectors.torch.dataflow import Value
 from magneton.collectors.torch.dispatch import Call, ValueRecorder
-from magneton.schemas.tables.columns import Table
-from magneton.schemas.tables.parquet import conform, write_table
-from magneton.schemas.tables.run import RUN_TABLES
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What a fingerprint has of the columns of `tensors`, but for the lists.
 _STATISTICS = ("mean", "std", "l1", "l2_squared", "l4_fourth", "sum_cubes", "min", "max")
+
+
+def columns_of(recorder: ValueRecorder) -> dict[str, dict[str, Sequence[Any]]]:
+    """Return the columns of the tables of one capture, by table. ``sketches`` and ``slices`` are as in ``Fingerprint``."""
+    return {
+        "ops": _ops(recorder.calls),
+        "tensors": _tensors(recorder.dataflow.values),
+        "uses": _uses(recorder.calls),
+        "modules": _modules(recorder.modules.modules),
+        "frames": _frames(recorder.frames.frames),
+    }
 
 
 def tables_of(recorder: ValueRecorder, keys: Mapping[str, Any]) -> dict[str, pa.Table]:
@@ -29,31 +37,25 @@ def tables_of(recorder: ValueRecorder, keys: Mapping[str, Any]) -> dict[str, pa.
         recorder: what was recorded.
         keys: run id, capture, rank, repeat and input of all rows.
     """
-    columns = {
-        "ops": _ops(recorder.calls),
-        "tensors": _tensors(recorder.dataflow.values),
-        "uses": _uses(recorder.calls),
-        "modules": _modules(recorder.modules.modules),
-        "frames": _frames(recorder.frames.frames),
-    }
-    return {name: _table(RUN_TABLES[name], found, keys) for name, found in columns.items()}
+    # Imported only here: inside a recorded program the columns alone are needed.
+    from magneton.collectors.raw.sketch_lists import lists_of_sketches, lists_of_slices
+    from magneton.collectors.raw.tables import table_of
+    from magneton.schemas.tables.run import RUN_TABLES
+
+    columns = columns_of(recorder)
+    tensors: dict[str, Any] = columns["tensors"]
+    tensors["sketches"] = lists_of_sketches(tensors["sketches"])
+    tensors["slices"] = lists_of_slices(tensors["slices"])
+    return {name: table_of(RUN_TABLES[name], found, keys) for name, found in columns.items()}
 
 
 def write_tables(directory: Path, tables: Mapping[str, pa.Table]) -> None:
     """Write tables to a directory, one Parquet file each."""
+    from magneton.schemas.tables.parquet import write_table
+    from magneton.schemas.tables.run import RUN_TABLES
+
     for name, data in tables.items():
         write_table(directory / f"{name}.parquet", RUN_TABLES[name], data)
-
-
-def _table(table: Table, columns: Mapping[str, Sequence[Any]], keys: Mapping[str, Any]) -> pa.Table:
-    schema = table.arrow_schema()
-    rows = len(next(iter(columns.values())))
-    arrays = {n: pa.repeat(pa.scalar(v, schema.field(n).type), rows) for n, v in keys.items()}
-    for name, values in columns.items():
-        arrays[name] = values if isinstance(values, pa.Array) else pa.array(values, schema.field(name).type)
-    for name in {c.name for c in table.columns if c.required} - arrays.keys():
-        arrays[name] = pa.nulls(rows, schema.field(name).type)
-    return conform(table, pa.table(arrays))
 
 
 def _ops(calls: Sequence[Call]) -> dict[str, Sequence[Any]]:
@@ -98,8 +100,8 @@ def _tensors(values: Sequence[Value]) -> dict[str, Sequence[Any]]:
         "constant": [v.constant for v in values],
         "hash": [p.hash for p in prints],
         "why_no_values": [p.why if s is None else None for p, s in zip(prints, stats, strict=True)],
-        "sketches": _sketches([p.sketches for p in prints]),
-        "slices": _slices([p.slices for p in prints]),
+        "sketches": [p.sketches for p in prints],
+        "slices": [p.slices for p in prints],
         "quantiles": [None if s is None else s.quantiles for s in stats],
     }
     for name in ("n_nan", "n_posinf", "n_neginf"):
@@ -108,38 +110,6 @@ def _tensors(values: Sequence[Value]) -> dict[str, Sequence[Any]]:
         numbers = [math.nan if s is None else getattr(s, name) for s in stats]
         found[name] = [None if math.isnan(n) else n for n in numbers]
     return found
-
-
-def _lists(lengths: Sequence[int | None], values: pa.Array) -> pa.Array:
-    """Return lists of the given lengths (None: NULL) over values in a row."""
-    offsets = np.concatenate([[0], np.cumsum([n or 0 for n in lengths])]).astype(np.int32)
-    mask = np.append([n is None for n in lengths], False)
-    return pa.ListArray.from_arrays(pa.array(offsets, mask=mask if mask.any() else None), values)
-
-
-def _floats(rows: Sequence[np.ndarray], type_: pa.DataType) -> pa.Array:
-    flat = np.concatenate(rows) if rows else np.zeros(0)
-    return pa.array(flat, type_)
-
-
-def _sketches(sketches: Sequence[Sequence[tuple[str, np.ndarray]]]) -> pa.Array:
-    flat = [entry for entries in sketches for entry in entries]
-    buckets = _lists([len(b) for _, b in flat], _floats([b for _, b in flat], pa.float32()))
-    entries = pa.StructArray.from_arrays([pa.array([k for k, _ in flat], pa.string()), buckets], ["key", "buckets"])
-    return _lists([len(e) or None for e in sketches], entries)
-
-
-def _slices(slices: Sequence[Sequence[tuple[tuple[int, ...], np.ndarray, list[float]]]]) -> pa.Array:
-    flat = [entry for entries in slices for entry in entries]
-    rows = _lists(
-        [b.shape[1] for _, b, _ in flat for _ in range(len(b))],
-        _floats([b.ravel() for _, b, _ in flat], pa.float32()),
-    )
-    dims = pa.array([list(d) for d, _, _ in flat], pa.list_(pa.int64()))
-    buckets = _lists([len(b) for _, b, _ in flat], rows)
-    norms = pa.array([n for _, _, n in flat], pa.list_(pa.float64()))
-    entries = pa.StructArray.from_arrays([dims, buckets, norms], ["dims", "buckets", "norms"])
-    return _lists([len(e) or None for e in slices], entries)
 
 
 def _uses(calls: Sequence[Call]) -> dict[str, Sequence[Any]]:
