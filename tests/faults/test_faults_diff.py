@@ -388,11 +388,14 @@ def test_work_lost_under_another_structure_is_found_by_its_name(tmp_path: Path) 
     sides = []
     for name, drop in (("a", True), ("b", False)):
         trace = Trace()
-        for number in range(20):
-            trace.op(f"aten::op{number}", 10.0, [[8, number + 2]])
+        for step in range(5):
+            with trace.step(step):
+                for number in range(20):
+                    trace.op(f"aten::op{number}", 10.0, [[8, number + 2]])
+                if drop:
+                    trace.op("aten::unrelated", 5.0, [[3, 3]])
         if drop:
             trace.events = [e for e in trace.events if e["name"] != "aten_op7_kernel"]
-            trace.op("aten::unrelated", 5.0, [[3, 3]])
         sides.append(trace.write(tmp_path / f"{name}.json"))
     document = compare(*sides, tmp_path / "out").document
     [found] = [g for g in document.groups if "op7" in str(g.ops_b)]

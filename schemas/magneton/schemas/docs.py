@@ -43,7 +43,7 @@ DOCUMENTS: tuple[tuple[str, type[msgspec.Struct], str], ...] = (
         f"`{DIFF_NAME}`",
         DiffDocument,
         "What a diff found: the only input of reports, gates and verification. Beside it lie `regions.parquet`, "
-        "`matches.parquet` and `findings.parquet`. It is written last; sides are called A and B.",
+        "`region_steps.parquet`, `matches.parquet` and `findings.parquet`. It is written last; sides are called A and B.",
     ),
     (
         "What `measure` returns",

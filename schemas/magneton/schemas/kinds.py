@@ -42,6 +42,13 @@ class Activity(StrEnum):
 
 
 @unique
+class KernelClass(StrEnum):
+    """Classes of device work that are judged in a way of their own: ``kernels.kernel_class`` and the roll-up by kernel class."""
+
+    COLLECTIVE = "collective"
+    COLLECTIVE_WAIT = "collective_wait"
+
+
 class DeviceKind(StrEnum):
     """What a sensor measures: ``power.device_kind``. A module (a GPU with what shares its board) and a psys contain others."""
 
@@ -104,6 +111,7 @@ class Unit(StrEnum):
     STEP = "step"
     CALL = "call"
     CAPTURE = "capture"
+    REPETITION = "repetition"
     SAMPLE = "sample"
     TOKEN = "token"  # noqa: S105
 

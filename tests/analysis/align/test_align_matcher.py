@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magneton.analysis.align.comparable import find_scale
+from magneton.analysis.align.kernel_names import short_kernel_name
 from magneton.analysis.align.matcher import Correspondence, Matcher
 from magneton.analysis.align.similarity import Similarity, overlap
 from magneton.analysis.align.tree import Interner, Node, Work, freeze
-from magneton.analysis.align.work import equal_share, short_kernel_name
+from magneton.analysis.align.work import equal_share
 
 _COUNTER = iter(range(10**9))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass
 
+import numpy as np
+
 from magneton.analysis.align.matcher import Matcher
 from magneton.analysis.align.similarity import Similarity
 from magneton.analysis.align.tree import Interner, Node, Work, freeze
@@ -41,28 +43,30 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
     middle = steps[by_time[(len(steps) - 1) // 2]]
     template = middle.tree
     leaves = template.leaves()
-    total = {leaf: Work() for leaf in leaves}
+    sums = _Sums(len(steps), unit)
+    for leaf in leaves:
+        sums.begin(leaf)
     members: dict[Node, list[int]] = {leaf: [] for leaf in leaves}
     inner: dict[Node, list[Node | None]] = {}
     extra: dict[tuple[int, str | None], Node] = {}
     # Structures have the same numbers in all steps, so that what is computed of them once holds for the next step.
     similarity = Similarity()
-    for step in steps:
-        for leaf, source in _assigned(template, step.tree, similarity):
-            target = leaf
+    for number, step in enumerate(steps):
+        for assigned, source in _assigned(template, step.tree, similarity):
+            target = assigned
             if target is None:
                 target = extra.setdefault((source.strict, source.module), _copy(source))
-                total.setdefault(target, Work())
+                sums.begin(target)
                 members.setdefault(target, [])
-            total[target].add(source.work or Work())
+            sums.add(target, number, source.work or Work())
             inner.setdefault(target, []).append(source.inner)
             if source.ident is not None:
                 members[target].append(source.ident)
-    mean = {leaf: work.divided(len(steps) * unit) for leaf, work in total.items()}
     graphs = {leaf: _average_graph(found, len(steps), unit) for leaf, found in inner.items()}
-    tree = _rebuilt(template, mean, members, graphs)
+    tree = _rebuilt(template, sums, members, graphs)
     for node in extra.values():
-        node.work, node.members = mean[node], members[node]
+        sums.finish(node, node)
+        node.members = members[node]
         tree.children.append(node)
     freeze(tree, intern)
     return Average(
@@ -102,6 +106,7 @@ def _copy(source: Node) -> Node:
         backward=source.backward,
         calls=source.calls,
         detail=source.detail,
+        kernels=source.kernels,
     )
 
 
@@ -111,26 +116,56 @@ def _average_graph(found: list[Node | None], n_steps: int, unit: float) -> Node 
     if len(graphs) != n_steps or len({graph.strict for graph in graphs}) != 1:
         return None
     leaves = [graph.leaves() for graph in graphs]
-    mean: dict[Node, Work] = {}
+    sums = _Sums(n_steps, unit)
     for same in zip(*leaves, strict=True):
-        total = Work(n_calls=len(same))
-        for leaf in same:
-            total.add(leaf.work or Work())
-        mean[same[0]] = total.divided(n_steps * unit)
+        sums.begin(same[0], Work(n_calls=len(same)))
+        for number, leaf in enumerate(same):
+            sums.add(same[0], number, leaf.work or Work())
     members = {leaf: [leaf.ident] if leaf.ident is not None else [] for leaf in leaves[0]}
-    return _rebuilt(graphs[0], mean, members, {})
+    return _rebuilt(graphs[0], sums, members, {})
 
 
-def _rebuilt(
-    node: Node, mean: dict[Node, Work], members: dict[Node, list[int]], graphs: dict[Node, Node | None]
-) -> Node:
+class _Sums:
+    """The work of every leaf: summed over the steps, and its time in each of them."""
+
+    def __init__(self, n_steps: int, unit: float) -> None:
+        self.n_steps, self.unit = n_steps, unit
+        self._total: dict[Node, Work] = {}
+        self._times: dict[Node, list[list[float]]] = {}
+        self._classes: dict[Node, dict[str, list[float]]] = {}
+
+    def begin(self, leaf: Node, work: Work | None = None) -> None:
+        """Begin the sum of a leaf, unless it has begun."""
+        if leaf not in self._total:
+            self._total[leaf] = work or Work()
+            self._times[leaf] = [[0.0] * self.n_steps, [0.0] * self.n_steps]
+
+    def add(self, leaf: Node, step: int, work: Work) -> None:
+        """Add the work that a leaf did in a step."""
+        self._total[leaf].add(work)
+        kernels, transfers = self._times[leaf]
+        kernels[step] += work.time_ns
+        transfers[step] += work.transfer_ns
+        for name, value in work.class_ns.items():
+            classes = self._classes.setdefault(leaf, {})
+            classes.setdefault(name, [0.0] * self.n_steps)[step] += value
+
+    def finish(self, leaf: Node, into: Node) -> None:
+        """Give a node the mean work and the times of a leaf."""
+        into.work = self._total[leaf].divided(self.n_steps * self.unit)
+        into.per_step = np.array(self._times[leaf]) / self.unit
+        into.class_steps = {n: np.array(v) / self.unit for n, v in self._classes.get(leaf, {}).items()}
+
+
+def _rebuilt(node: Node, sums: _Sums, members: dict[Node, list[int]], graphs: dict[Node, Node | None]) -> Node:
     """Return a copy of the template that carries the means; the steps' own trees stay as they are."""
     root = _copy(node)
     stack = [(node, root)]
     while stack:
         old, new = stack.pop()
         if not old.children:
-            new.work, new.members, new.inner = mean[old], members[old], graphs.get(old)
+            sums.finish(old, new)
+            new.members, new.inner = members[old], graphs.get(old)
             continue
         for child in old.children:
             copied = _copy(child)

@@ -14,7 +14,13 @@ MIN_SCALE_SHARE = 0.5
 
 @dataclass(frozen=True)
 class Scale:
-    """Side B's shapes are side A's with one length multiplied by ``factor``; ``a`` and ``b`` are that length."""
+    """Side B's shapes are side A's with one length multiplied by ``factor``; ``a`` and ``b`` are that length.
+
+    Attributes:
+        samples: number of samples of a step of A and of B, None where the shapes do not tell.
+        tokens: the same of tokens: rows of the inputs.
+        by_rows: only tensors of two axes grew, so that the rows may be samples or tokens.
+    """
 
     factor: Fraction
     a: int
@@ -22,6 +28,9 @@ class Scale:
     op: str
     shapes_a: Shape
     shapes_b: Shape
+    samples: tuple[int, int] | None = None
+    tokens: tuple[int, int] | None = None
+    by_rows: bool = False
 
     def describe(self) -> str:
         """Return one clause naming the operator and both shapes."""
@@ -39,6 +48,7 @@ def find_scale(a: Node, b: Node) -> Scale | None:
     differ. Returns None when equal shapes prevail, or when no factor holds for at least half of the pairs.
     """
     calls_a, calls_b = _calls(a), _calls(b)
+    grown: dict[Fraction, list[tuple[str, Shape, Shape]]] = defaultdict(list)
     votes: Counter[Fraction | None] = Counter()
     lengths: Counter[tuple[int, int]] = Counter()
     example: dict[Fraction, tuple[str, Shape, Shape]] = {}
@@ -48,8 +58,9 @@ def find_scale(a: Node, b: Node) -> Scale | None:
         for left, right in zip(calls_a[name], calls_b[name], strict=True):
             factor = _factor(left, right, lengths)
             votes[factor] += 1
-            if factor is not None and factor not in example:
-                example[factor] = (name, left, right)
+            if factor is not None:
+                example.setdefault(factor, (name, left, right))
+                grown[factor].append((name, left, right))
     best = max(
         (f for f in votes if f is not None and f != 1),
         key=lambda f: (votes[f], f.numerator, f.denominator),
@@ -59,7 +70,38 @@ def find_scale(a: Node, b: Node) -> Scale | None:
         return None
     pair = max((p for p in lengths if Fraction(p[1], p[0]) == best), key=lambda p: (lengths[p], -p[0]))
     op, left, right = example[best]
-    return Scale(best, pair[0], pair[1], op, left, right)
+    samples, tokens, by_rows = _samples_and_tokens(grown[best], pair)
+    return Scale(best, *pair, op, left, right, samples, tokens, by_rows)
+
+
+_Counts = tuple[int, int] | None
+
+
+def _samples_and_tokens(calls: list[tuple[str, Shape, Shape]], pair: tuple[int, int]) -> tuple[_Counts, _Counts, bool]:
+    """Tell from tensors of three and more axes whether the length that grew counts samples or what one sample holds.
+
+    The first axis counts samples: ``[2, 4, 128, 64]`` is two samples. Where a later axis grew, the samples are as many as before. Tensors of
+    two axes tell less: their rows are samples, or the tokens of all samples. Batched matrix products put samples and heads
+    on the first axis.
+    """
+    first: set[tuple[int, int]] = set()
+    later: set[tuple[int, int, int]] = set()
+    for name, left, right in calls:
+        for one, other in zip(left, right, strict=True):
+            if len(one) < 3 or one == other or "bmm" in name:
+                continue
+            if one[0] != other[0]:
+                first.add((one[0], other[0]))
+            else:
+                later |= {(one[0], x, y) for x, y in zip(one, other, strict=True) if x != y}
+    if not first and not later:
+        return pair, pair, True
+    if first == {pair} and not later:
+        return pair, None, False
+    if len(later) == 1 and not first:
+        ((samples, length_a, length_b),) = later
+        return (samples, samples), (samples * length_a, samples * length_b), False
+    return None, None, False
 
 
 def _calls(tree: Node) -> dict[str, list[Shape]]:

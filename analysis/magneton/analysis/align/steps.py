@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -15,6 +15,11 @@ from magneton.schemas.kinds import StepKind, Unit
 # cut off.
 WARMUP_FACTOR = 1.25
 CUT_FACTOR = 0.5
+
+# A capture without step marks is a window of a loop if it holds as many repetitions and nothing else.
+MIN_REPETITIONS = 5
+
+_Signature = tuple[object, ...]
 
 
 @dataclass
@@ -66,6 +71,73 @@ def _model_calls(step: Step, intern: Interner) -> list[Step]:
             calls.append(Step(None, tree, overhead_ns=step.overhead_ns * period / count))
         return calls
     return [step]
+
+
+def same_loop(a: list[Step], b: list[Step], intern: Interner) -> tuple[list[Step], list[Step], tuple[str, str]] | None:
+    """Split two captures of one loop without step marks into its repetitions.
+
+    A capture that began later, or ended earlier, holds fewer repetitions of the same work. They are compared one by one and not
+    by their sums. Example: 60 repetitions against 57 and a half. The half is left out.
+
+    Returns:
+        The repetitions of A and of B, and a note; None where the captures are no two windows of one loop (one of them holds other
+        work too), or hold the same number of repetitions.
+    """
+    if len(a) != 1 or len(b) != 1 or a[0].row or b[0].row:
+        return None
+    names = [[_signature(child) for child in side[0].tree.children] for side in (a, b)]
+    patterns = [_loop(found) for found in names]
+    if patterns[0] is None or patterns[0] != patterns[1]:
+        return None
+    sides = [_repetitions(side[0], found, patterns[0], intern) for side, found in zip((a, b), names, strict=True)]
+    if len(sides[0][0]) == len(sides[1][0]):
+        return None
+    text = "the captures hold a loop without step marks: " + "; ".join(
+        f"{len(steps)} repetitions of side {letter}" + (f", {left / 1e6:.3f} ms of cut ones left out" if left else "")
+        for letter, (steps, left) in zip("AB", sides, strict=True)
+    )
+    return sides[0][0], sides[1][0], ("repetitions_compared", f"{text}; one repetition is compared with one")
+
+
+def _signature(node: Node) -> _Signature:
+    return node.name, node.detail, node.shapes, node.loose
+
+
+def _loop(names: list[_Signature]) -> list[_Signature] | None:
+    """Return the body of the loop that a sequence is a window of, rotated to its first form; None where it is no such window."""
+    count = len(names)
+    for period in range(2, count // MIN_REPETITIONS + 1):
+        if names[period] == names[0] and names[period:] == names[:-period]:
+            return _first_rotation(names[:period])
+    return None
+
+
+def _first_rotation(pattern: list[_Signature]) -> list[_Signature]:
+    """Return the rotation of a loop's body that does not depend on where the capture began."""
+    texts = [repr(name[:3]) for name in pattern]
+    count = Counter(texts)
+    rarest = min(texts, key=lambda text: (count[text], text))
+    starts = [at for at, text in enumerate(texts) if text == rarest]
+    first = min(starts, key=lambda at: texts[at:] + texts[:at])
+    return pattern[first:] + pattern[:first]
+
+
+def _repetitions(
+    step: Step, names: list[_Signature], pattern: list[_Signature], intern: Interner
+) -> tuple[list[Step], float]:
+    """Return the whole repetitions of a loop's body in a capture as steps, and the device time outside them, ns."""
+    children, period = step.tree.children, len(pattern)
+    found = []
+    at = 0
+    while at + period <= len(names):
+        if names[at : at + period] != pattern:
+            at += 1
+            continue
+        tree = Node("step", "step", None, children[at].order, children=children[at : at + period])
+        freeze(tree, intern)
+        found.append(Step(None, tree, overhead_ns=step.overhead_ns * period / len(children)))
+        at += period
+    return found, step.tree.device_ns - sum(repetition.tree.device_ns for repetition in found)
 
 
 def choose_steps(a: list[Step], b: list[Step], *, skip: int | None = None, all_steps: bool = False) -> Choice:

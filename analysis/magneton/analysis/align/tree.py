@@ -10,6 +10,9 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 Shape = tuple[tuple[int, ...], ...]
 
 _ADDRESS = re.compile(r"(?<![0-9a-zA-Z])0[xX][0-9a-fA-F]{4,}")
@@ -216,8 +219,11 @@ class Node:
         backward: the node runs inside an autograd backward pass.
         calls: names of the operators that it calls, views among them, where its shapes are not known.
         detail: name of the kernel, where each kernel of a call is a leaf.
+        kernels: number and time (ns) of the kernels of each short name that the call launched in the step of the tree.
         inner: kernels of the graph that the call replays, as a tree of their own.
         members: ids of the calls that a leaf stands for, once steps are averaged.
+        per_step: time of the work (row 0) and of transfers (row 1) in every step that was averaged, shape ``(2, steps)``, ns.
+        class_steps: time of the work by kernel class in every step, shape ``(steps,)`` each, ns.
     """
 
     kind: str
@@ -231,8 +237,11 @@ class Node:
     backward: bool = False
     calls: tuple[str, ...] = ()
     detail: str | None = None
+    kernels: dict[str, tuple[int, float]] = field(default_factory=dict)
     inner: Node | None = None
     members: list[int] = field(default_factory=list)
+    per_step: npt.NDArray[np.float64] | None = None
+    class_steps: dict[str, npt.NDArray[np.float64]] = field(default_factory=dict)
     # Filled by ``freeze``:
     strict: int = -1
     loose: int = -1
@@ -285,7 +294,7 @@ def freeze(root: Node, intern: Interner) -> None:
             own = Node(
                 node.kind, node.name, node.ident, node.order, node.shapes, node.module, [], node.work, node.backward
             )
-            own.calls, own.detail, own.inner = node.calls, node.detail, node.inner
+            own.calls, own.detail, own.kernels, own.inner = node.calls, node.detail, node.kernels, node.inner
             node.children.append(own)
             node.work = None
         node.children.sort(key=lambda child: child.order)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -13,11 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from magneton.analysis.align.collectives import waiting_times
 from magneton.analysis.align.host_work import computing_names, own_times
+from magneton.analysis.align.kernel_names import short_kernel_name
 from magneton.analysis.align.lost import Lost, lost_launches
 from magneton.analysis.align.tree import KernelJoules, Node, Shape, Work, stable_name
 from magneton.analysis.recording import Needs, Recording
-from magneton.schemas.kinds import Activity
+from magneton.schemas.kinds import Activity, KernelClass
 
 _OP_COLUMNS = (
     "op_id", "parent_id", "name", "ts_ns", "dur_ns", "module_id", "module_call", "step_id", "input_dims", "rank",
@@ -344,6 +345,7 @@ def _insert_kernels(
         share[mask] = equal_share(start[mask], start[mask] + length[mask])
     inventory.busy_ns = float(share.sum())
     inventory.span_ns = float((start + length).max() - start.min())
+    waiting = waiting_times(recording, builder.rank)
     # A trace of the device alone: every kernel stands for itself, in order.
     device_only = kernels.column("launch_id").null_count == kernels.column("op_id").null_count == kernels.num_rows
     for index, row in enumerate(kernels.to_pylist()):
@@ -378,14 +380,18 @@ def _insert_kernels(
             path = builder.module_path(row["module_id"])
             node = builder.node_for_launch(scope, key, name, row["module_call"], path, order)
             node.ident = launch
-        work = _device_work(row, float(share[index]))
+        work = _device_work(row, float(share[index]), waiting.get(row["kernel_id"], 0.0))
         if row["kernel_id"] in energy:
             joules = energy[row["kernel_id"]]
             work.n_measured = 1
             work.energy_j, work.energy_low_j, work.energy_high_j = joules.energy_j, joules.low_j, joules.high_j
             work.stretches = [] if joules.within is None else [(*joules.within, 1.0)]
+        if is_kernel:
+            count, time = node.kernels.get(short, (0, 0.0))
+            node.kernels[short] = count + 1, time + duration
         if whole_graph:
-            _inside(node, row["layer"], order, short).work = work
+            leaf = _inside(node, row["layer"], order, short)
+            leaf.work, leaf.kernels = work, {short: (1, duration)} if is_kernel else {}
         if node.work is None:
             node.work = Work(n_calls=1)
         node.work.add(work)
@@ -406,14 +412,17 @@ def _insert_lost(builder: _Builder, lost: Lost, has_steps: bool) -> None:
         node.work.n_lost += 1
 
 
-def _device_work(row: dict[str, Any], share_ns: float) -> Work:
-    """Return the work of one device activity."""
+def _device_work(row: dict[str, Any], share_ns: float, waiting_ns: float) -> Work:
+    """Return the work of one device activity; waiting for other ranks is a class of its own."""
     duration = float(row["dur_ns"] or 0)
     if row["category"] != Activity.KERNEL:
         return Work(share_ns=share_ns, transfer_ns=duration, transfer_bytes=float(row["bytes"] or 0), n_transfers=1)
     kernel_class = row["kernel_class"] or "other"
     n_lost = float(row["dur_ns"] is None)
-    return Work(time_ns=duration, share_ns=share_ns, n_kernels=1, n_lost=n_lost, class_ns={kernel_class: duration})
+    classes = {kernel_class: duration - waiting_ns}
+    if waiting_ns:
+        classes[KernelClass.COLLECTIVE_WAIT] = waiting_ns
+    return Work(time_ns=duration, share_ns=share_ns, n_kernels=1, n_lost=n_lost, class_ns=classes)
 
 
 def _inside(node: Node, layer: int | None, order: tuple[int, int], kernel: str) -> Node:
@@ -459,28 +468,6 @@ def _insert_host_work(
         node.work.class_ns["cpu"] = duration
     inventory.busy_ns = inventory.time_ns
     inventory.span_ns = float(max(ends[1:], default=0) - min(starts[1:], default=0))
-
-
-@lru_cache(maxsize=65536)
-def short_kernel_name(name: str | None) -> str:
-    """Return a kernel name without return type, template arguments and parameters: ``ns::kernel``.
-
-    A Tensile or other generated name (no template arguments) keeps its first 40 characters.
-    """
-    text = stable_name(name or "").removeprefix("void ")
-    depth = 0
-    kept: list[str] = []
-    for char in text:
-        if char in "<(":
-            if char == "(" and depth == 0 and not text.startswith("(anonymous", len("".join(kept))):
-                break
-            depth += 1
-        elif char in ">)":
-            depth = max(depth - 1, 0)
-        elif depth == 0:
-            kept.append(char)
-    short = "".join(kept).replace("::::", "::").strip(": ")
-    return (short or text)[:60]
 
 
 def total_work(nodes: Iterable[Node]) -> Work:

@@ -12,7 +12,7 @@ from magneton.analysis.align.work import Side
 from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Recording, same_content
 from magneton.schemas.documents.diff import Coverage, Note
 from magneton.schemas.errors import NotComparableError, UsageError
 from magneton.schemas.kinds import StepKind, Unit
@@ -81,6 +81,16 @@ def check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: 
     return scale
 
 
+def same_recording(a: Recording, b: Recording, notes: list[Note]) -> bool:
+    """Return whether both sides hold the same events; say so first where they do under two names or in two encodings."""
+    if a.manifest.run_id == b.manifest.run_id:
+        return True
+    if not same_content((a, b)):
+        return False
+    notes.insert(0, Note("same_content", "both sides hold the same content, under two names or in two encodings"))
+    return True
+
+
 def _note_rank_counts(a: Side, b: Side, notes: list[Note]) -> None:
     """Say before all else where the sides ran on different numbers of ranks: one rank is then another part of the work."""
     counts = [n_ranks(side.recording) for side in (a, b)]
@@ -117,7 +127,9 @@ def _note_devices(a: Side, b: Side, notes: list[Note]) -> None:
         notes.append(Note("different_processors", f"{text}: differences may be of the processors too"))
 
 
-def units_of(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: DiffSettings) -> tuple[float, float]:
+def units_of(
+    a: Side, b: Side, choice: Choice, scale: Scale | None, settings: DiffSettings, notes: list[Note]
+) -> tuple[float, float]:
     """Return the numbers by which the times of one step are divided: samples or tokens of a step on side A and on side B."""
     if settings.per == Unit.STEP:
         return 1.0, 1.0
@@ -133,10 +145,14 @@ def units_of(a: Side, b: Side, choice: Choice, scale: Scale | None, settings: Di
             return counted_a, counted_b
     if all(stated):
         return float(stated[0]), float(stated[1])
-    if scale is not None:
-        return float(scale.a), float(scale.b)
+    counted = None if scale is None else scale.samples if settings.per == Unit.SAMPLE else scale.tokens
+    if scale is not None and counted is not None:
+        what = "rows" if scale.by_rows else "shapes"
+        text = f"the number of {settings.per}s is not stated: by the {what} of the inputs a step has {counted[0]} on side A and {counted[1]} on side B"
+        notes.append(Note("units_by_shape", text))
+        return float(counted[0]), float(counted[1])
     raise NotComparableError(
-        f"the recordings do not say how many {settings.per}s a step has, and their shapes do not differ by one factor",
+        f"the recordings do not say how many {settings.per}s a step has, and their shapes do not tell",
         remedy=f"state the {field} in the manifest's workload, or compare per step",
     )
 

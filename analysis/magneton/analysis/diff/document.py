@@ -15,7 +15,7 @@ from magneton.analysis.align.tree import Node
 from magneton.analysis.align.work import Side, Step
 from magneton.analysis.diff.checks import aligned_share, devices, obstacle, same_devices
 from magneton.analysis.diff.energy import SideEnergy
-from magneton.analysis.diff.findings import find
+from magneton.analysis.diff.findings import Gate, find
 from magneton.analysis.diff.ledger import ledgers
 from magneton.analysis.diff.missing import Missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, region_docs
@@ -26,7 +26,7 @@ from magneton.schemas.documents.diff import Comparison, Coverage, DiffDocument, 
 from magneton.schemas.ids import diff_id
 from magneton.schemas.kinds import Evidence, RegionKind, Unit
 from magneton.schemas.tables.columns import Table
-from magneton.schemas.tables.diff import FINDINGS, MATCHES, REGIONS
+from magneton.schemas.tables.diff import FINDINGS, MATCHES, REGION_STEPS, REGIONS
 from magneton.schemas.tables.parquet import file_schema
 
 
@@ -69,6 +69,7 @@ class Compared:
         regions: what corresponds to what, with its work.
         coverage: how much of each side is aligned.
         notes: what must be said of the comparison.
+        same: both sides hold the same events.
     """
 
     a: ComparedSide
@@ -80,6 +81,7 @@ class Compared:
     regions: list[RawRegion]
     coverage: Coverage
     notes: list[Note]
+    same: bool
 
 
 def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffResult:
@@ -95,6 +97,20 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
     choice, aligned = compared.choice, compared.aligned
     docs, groups = region_docs(compared.regions)
     same = same_devices(a.side, b.side)
+    sums = totals(aligned)
+    shorter = min((t for t in (sums["median_ns"].a, sums["median_ns"].b) if t), default=float("inf"))
+    findings, held_back = find(
+        groups,
+        Gate(
+            settings.threshold_percent,
+            settings.min_share_percent,
+            shorter,
+            {part.name: (part.a.n_steps, part.b.n_steps) for part in aligned},
+            a.side.on_device,
+        ),
+        same_run=compared.same,
+        obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing)),
+    )
     document = DiffDocument(
         diff_id=diff_id(run_a, run_b, json.dumps(asdict(settings), sort_keys=True)),
         tool=tool,
@@ -111,22 +127,16 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
             ],
             same_devices=same,
             method=compared.method,
-            notes=compared.notes,
+            notes=[*compared.notes, *held_back],
         ),
-        totals=totals(aligned),
+        totals=sums,
         coverage=compared.coverage,
         rollups=rollups(compared.regions),
         groups=groups,
-        findings=find(
-            groups,
-            threshold_percent=settings.threshold_percent,
-            min_share_percent=settings.min_share_percent,
-            same_run=run_a == run_b,
-            obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing)),
-        ),
+        findings=findings,
         regions=docs,
     )
-    return DiffResult(document, _tables(document, compared.regions, run_a, run_b))
+    return DiffResult(document, _tables(document, compared, run_a, run_b))
 
 
 def coverage_of(regions: list[RawRegion], time_a: float, time_b: float) -> Coverage:
@@ -184,10 +194,8 @@ def _side_doc(compared: ComparedSide, averages: list[Average], used: list[Step],
     )
 
 
-def _tables(
-    document: DiffDocument, regions: list[RawRegion], run_a: str, run_b: str
-) -> dict[str, tuple[Table, pa.Table]]:
-    identity = document.diff_id
+def _tables(document: DiffDocument, compared: Compared, run_a: str, run_b: str) -> dict[str, tuple[Table, pa.Table]]:
+    identity, regions = document.diff_id, compared.regions
     names = REGIONS.column_names()
     region_rows = [
         {"diff_id": identity, **{n: getattr(r, n) for n in names if n != "diff_id"}} for r in document.regions
@@ -208,10 +216,34 @@ def _tables(
         for f in document.findings
     ]
     rows = {"regions": region_rows, "matches": match_rows, "findings": finding_rows}
-    return {
+    made = {
         table.name: (table, pa.Table.from_pylist(rows[table.name], schema=file_schema(table)))
         for table in (REGIONS, MATCHES, FINDINGS)
     }
+    return made | {REGION_STEPS.name: (REGION_STEPS, _region_steps(identity, compared))}
+
+
+def _region_steps(identity: str, compared: Compared) -> pa.Table:
+    """Return the time of every region in every step of each side that has it."""
+    steps = {
+        (part.name, letter): [step.row["step_id"] if step.row else None for step in found]
+        for part, stratum in zip(compared.aligned, compared.choice.strata, strict=True)
+        for letter, found in (("a", stratum.a), ("b", stratum.b))
+    }
+    columns: dict[str, list[Any]] = {name: [] for name in REGION_STEPS.column_names()}
+    for number, region in enumerate(compared.regions):
+        for letter, values in (("a", region.steps_a), ("b", region.steps_b)):
+            if values is None:
+                continue
+            count = values.shape[1]
+            columns["region_id"] += [number] * count
+            columns["side"] += [letter] * count
+            columns["step_number"] += range(count)
+            columns["step_id"] += steps[region.stratum, letter]
+            columns["time_ns"] += values[0].tolist()
+            columns["transfer_ns"] += values[1].tolist()
+    columns["diff_id"] = [identity] * len(columns["region_id"])
+    return pa.table(columns, schema=file_schema(REGION_STEPS))
 
 
 def _match_rows(identity: str, doc: Region, side: str, run: str, nodes: list[Node]) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from magneton.analysis.align import lost, work
-from magneton.analysis.align.steps import choose_steps, usable_steps
+from magneton.analysis.align.steps import choose_steps, same_loop, usable_steps
 from magneton.analysis.align.tree import Interner
 from magneton.analysis.align.work import Side, host_names, load_side
 from magneton.analysis.diff import by_values, energy, ledger
@@ -17,6 +17,7 @@ from magneton.analysis.diff.checks import (
     note_coverage,
     note_missing,
     note_variation,
+    same_recording,
     units_of,
 )
 from magneton.analysis.diff.document import Compared, ComparedSide, DiffResult, build_result, coverage_of
@@ -30,7 +31,7 @@ from magneton.analysis.energy.measure.basis import need_same_basis
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
 from magneton.schemas.documents.diff import Note, work_name
-from magneton.schemas.kinds import CaptureKind, Method
+from magneton.schemas.kinds import CaptureKind, Method, Unit
 
 LOG = logging.getLogger(__name__)
 
@@ -53,10 +54,15 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     side_a, side_b, energy_a, energy_b = _sides(a, b, settings)
     intern = Interner()
     usable_a, usable_b = usable_steps(side_a, intern), usable_steps(side_b, intern)
+    loop = same_loop(usable_a, usable_b, intern)
+    if loop is not None:
+        usable_a, usable_b = loop[:2]
     choice = choose_steps(usable_a, usable_b, skip=settings.skip_steps, all_steps=settings.all_steps)
-    notes = [Note(code, message) for code, message in choice.notes]
+    if loop is not None:
+        choice.unit = choice.strata[0].name = Unit.REPETITION
+    notes = [Note(code, message) for code, message in (*([loop[2]] if loop else []), *choice.notes)]
     scale = check_work(side_a, side_b, choice, settings, notes)
-    units = units_of(side_a, side_b, choice, scale, settings)
+    units = units_of(side_a, side_b, choice, scale, settings, notes)
     aligned = [align(stratum, units, scale, intern) for stratum in choice.strata]
     method = _by_values(aligned, side_a, side_b, notes)
     notes += energy_notes(energy_a, energy_b)
@@ -81,6 +87,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
         regions=regions,
         coverage=coverage,
         notes=notes,
+        same=same_recording(a, b, notes),
     )
     return build_result(compared, settings, tool)
 

@@ -7,10 +7,14 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
 from magneton.analysis.align.matcher import Correspondence
-from magneton.analysis.align.tree import Node, Work
+from magneton.analysis.align.tree import Node, Shape, Work
 from magneton.analysis.align.work import total_work
-from magneton.schemas.documents.diff import Amount, Group, Region
+from magneton.analysis.diff.spread import overlap, per_step, step_times
+from magneton.schemas.documents.diff import Amount, Group, Region, StepTimes
 from magneton.schemas.kinds import Evidence, RegionKind, in_order
 
 # A pair with more than this share of a side's time and several operators on both sides is coarse: it does not count as aligned.
@@ -19,6 +23,7 @@ MAX_ALIGNED_SHARE = 0.10
 # of ten operators, three are more than a tenth of the time.
 MAX_ALIGNED_CALLS = 8
 _MAX_OP_NAMES = 6
+_MAX_SHAPES = 3
 _INSTANCE = re.compile(r"_\d+(?=/|$)")
 
 
@@ -26,6 +31,7 @@ _INSTANCE = re.compile(r"_\d+(?=/|$)")
 class RawRegion:
     """A correspondence with its summed work per side; ``work_a`` is None where side A has nothing.
 
+    ``steps_a`` and ``steps_b`` are the times of its work and transfers in every step, shape ``(2, steps)``, ns.
     ``missing`` are the sides (``a``, ``b``) that launched work here whose device records are not in the recording.
     """
 
@@ -38,6 +44,8 @@ class RawRegion:
     evidence: tuple[str, ...]
     coarse: bool = False
     missing: tuple[str, ...] = ()
+    steps_a: npt.NDArray[np.float64] | None = None
+    steps_b: npt.NDArray[np.float64] | None = None
 
     @property
     def kind(self) -> str:
@@ -109,6 +117,7 @@ def build(correspondences: list[Correspondence], stratum: str, time_a: float, ti
         work_a, work_b = _total(found.a), _total(found.b)
         region = RawRegion(stratum, found.a, found.b, work_a, work_b, found.score, tuple(in_order(found.evidence)))
         region.coarse = is_coarse(found, time_a, time_b)
+        region.steps_a, region.steps_b = per_step(found.a), per_step(found.b)
         regions.append(region)
     regions.sort(key=_order)
     return regions
@@ -154,10 +163,7 @@ def region_docs(regions: list[RawRegion]) -> tuple[list[Region], list[Group]]:
     for number, raw in enumerate(regions):
         module_a, module_b = common_module(raw.a), common_module(raw.b)
         ops_a, ops_b = ops_text(raw.a), ops_text(raw.b)
-        names = (
-            tuple(sorted(Counter(n.token for n in raw.a).items())),
-            tuple(sorted(Counter(n.token for n in raw.b).items())),
-        )
+        names = (_calls_key(raw.a), _calls_key(raw.b))
         key = (raw.stratum, raw.kind, class_path(module_a), class_path(module_b), names)
         group = keys.setdefault(key, len(keys))
         if group == len(members):
@@ -165,6 +171,41 @@ def region_docs(regions: list[RawRegion]) -> tuple[list[Region], list[Group]]:
         members[group].append(number)
         docs.append(_region(number, group, raw, module_a, module_b, ops_a, ops_b))
     return docs, [_group(index, ids, regions, docs) for index, ids in enumerate(members)]
+
+
+def _calls_key(nodes: list[Node]) -> tuple[tuple[tuple[str, Shape | None], int], ...]:
+    """Return which operators run on which shapes how often: what regions of one group have in common."""
+    return tuple(sorted(Counter((n.token, n.shapes) for n in nodes).items(), key=repr))
+
+
+def kernels_text(nodes: list[Node]) -> str | None:
+    """Return kernel names with counts, most time first: ``ampere_sgemm x3 + vectorized_elementwise_kernel``."""
+    found: dict[str, tuple[int, float]] = {}
+    for node in nodes:
+        for name, (number, time) in node.kernels.items():
+            before, so_far = found.get(name, (0, 0.0))
+            found[name] = before + number, so_far + time
+    names = sorted(found, key=lambda n: (-found[n][1], n))
+    parts = [name if found[name][0] == 1 else f"{name} x{found[name][0]}" for name in names[:_MAX_OP_NAMES]]
+    if len(names) > _MAX_OP_NAMES:
+        parts.append(f"{len(names) - _MAX_OP_NAMES} more")
+    return " + ".join(parts) or None
+
+
+def shapes_text(nodes: list[Node]) -> str | None:
+    """Return the input shapes of the operators with most time: ``[4, 128, 768] [768, 768]``, operators apart by `` | ``."""
+    known: dict[tuple[str, Shape], float] = {}
+    for node in nodes:
+        if node.shapes:
+            key = (node.token, node.shapes)
+            known[key] = known.get(key, 0.0) + (node.work.device_ns if node.work else 0.0)
+    most = sorted(known, key=lambda k: (-known[k], k))[:_MAX_SHAPES]
+    return " | ".join(" ".join(str(list(shape)) for shape in shapes) for _, shapes in most) or None
+
+
+def _median(values: npt.NDArray[np.float64] | None, work: Work | None) -> StepTimes | None:
+    """Return the times of a region's or group's work in the single steps; None where its time is unknown or nothing ran."""
+    return None if values is None or work is None or work.known_time_ns is None else step_times(values[0])
 
 
 def _region(
@@ -177,6 +218,7 @@ def _region(
     ops_b: str | None,
 ) -> Region:
     a, b = raw.work_a, raw.work_b
+    steps_a, steps_b = _median(raw.steps_a, a), _median(raw.steps_b, b)
     where = module_a or module_b
     what = ops_a if ops_a == ops_b or not ops_b else ops_b if not ops_a else f"{ops_a} | {ops_b}"
     return Region(
@@ -210,6 +252,16 @@ def _region(
         score=raw.score,
         coarse=raw.coarse,
         missing_records=_sides(raw.missing),
+        median_ns_a=steps_a.median_ns if steps_a else None,
+        median_ns_b=steps_b.median_ns if steps_b else None,
+        low_ns_a=steps_a.low_ns if steps_a else None,
+        low_ns_b=steps_b.low_ns if steps_b else None,
+        high_ns_a=steps_a.high_ns if steps_a else None,
+        high_ns_b=steps_b.high_ns if steps_b else None,
+        kernels_a=kernels_text(raw.a),
+        kernels_b=kernels_text(raw.b),
+        shapes_a=shapes_text(raw.a),
+        shapes_b=shapes_text(raw.b),
         energy_j_a=a.known_energy_j if a else None,
         energy_j_b=b.known_energy_j if b else None,
         energy_low_j_a=a.energy_low_j if a and a.known_energy_j is not None else None,
@@ -223,6 +275,8 @@ def _group(index: int, ids: list[int], regions: list[RawRegion], docs: list[Regi
     first = docs[ids[0]]
     a = _sum([regions[i].work_a for i in ids])
     b = _sum([regions[i].work_b for i in ids])
+    steps_a = _median(_add([regions[i].steps_a for i in ids]), a)
+    steps_b = _median(_add([regions[i].steps_b for i in ids]), b)
     evidence = Counter(code for i in ids for code in regions[i].evidence)
     scores = [s for i in ids if (s := regions[i].score) is not None]
     return Group(
@@ -243,11 +297,24 @@ def _group(index: int, ids: list[int], regions: list[RawRegion], docs: list[Regi
         score=min(scores) if scores else None,
         coarse=any(regions[i].coarse for i in ids),
         missing_records=_sides({side for i in ids for side in regions[i].missing}),
+        median_ns=amount(steps_a.median_ns if steps_a else None, steps_b.median_ns if steps_b else None),
+        steps_a=steps_a,
+        steps_b=steps_b,
+        overlap=overlap(steps_a, steps_b),
+        kernels_a=first.kernels_a,
+        kernels_b=first.kernels_b,
+        shapes_a=first.shapes_a,
+        shapes_b=first.shapes_b,
         region_ids=ids,
         energy_j=energy_amount(a, b),
         energy_bounds_j_a=_bounds(a),
         energy_bounds_j_b=_bounds(b),
     )
+
+
+def _add(steps: list[npt.NDArray[np.float64] | None]) -> npt.NDArray[np.float64] | None:
+    known = [values for values in steps if values is not None]
+    return np.add.reduce(known) if known else None
 
 
 def _bounds(work: Work | None) -> list[float] | None:

@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
+import numpy as np
+import numpy.typing as npt
+
 from magneton.analysis.align.tree import Node, Work
 from magneton.analysis.diff.regions import RawRegion, amount, class_path, energy_amount
 from magneton.schemas.documents.diff import RollupRow
@@ -30,12 +33,19 @@ def rollups(regions: list[RawRegion]) -> dict[str, list[RollupRow]]:
     return {"module": _modules(regions), "op": _ops(regions), "kernel_class": _classes(regions)}
 
 
+_Key = tuple[str | None, str | None]
+
+
 def _rows(
-    sums: dict[tuple[str | None, str | None], tuple[Work, Work]], seen: dict[object, set[str]]
+    sums: dict[_Key, tuple[Work, Work]], seen: dict[object, set[str]], steps: dict[_Key, _Steps]
 ) -> list[RollupRow]:
     rows = []
     for (name_a, name_b), (a, b) in sums.items():
         sides = seen[(name_a, name_b)]
+        medians = [
+            steps[(name_a, name_b)].median(side) if side in sides and work.known_time_ns is not None else None
+            for side, work in (("a", a), ("b", b))
+        ]
         rows.append(
             RollupRow(
                 name_a=name_a,
@@ -44,6 +54,7 @@ def _rows(
                     what: amount(value(a) if "a" in sides else None, value(b) if "b" in sides else None)
                     for what, value in _QUANTITIES.items()
                 },
+                median_ns=amount(*medians),
                 energy_j=energy_amount(a if "a" in sides else None, b if "b" in sides else None),
             )
         )
@@ -52,44 +63,66 @@ def _rows(
 
 
 def _size(row: RollupRow) -> float:
-    return abs(row.time_ns.delta or 0.0) + abs(row.transfer_ns.delta or 0.0)
+    return abs(row.median_ns.delta or 0.0) + abs(row.transfer_ns.delta or 0.0)
+
+
+class _Steps:
+    """Times of one row in the single steps, by side and kind of step."""
+
+    def __init__(self) -> None:
+        self._times: dict[tuple[str, str], npt.NDArray[np.float64]] = {}
+
+    def add(self, side: str, stratum: str, times: npt.NDArray[np.float64]) -> None:
+        before = self._times.get((side, stratum))
+        self._times[side, stratum] = times if before is None else before + times
+
+    def median(self, side: str) -> float:
+        """Return the median over the steps, ns; one step of each kind, if there are several kinds."""
+        return sum(float(np.median(times)) for (of, _), times in self._times.items() if of == side)
 
 
 class _Sums:
     def __init__(self) -> None:
-        self.sums: dict[tuple[str | None, str | None], tuple[Work, Work]] = defaultdict(lambda: (Work(), Work()))
+        self.sums: dict[_Key, tuple[Work, Work]] = defaultdict(lambda: (Work(), Work()))
         self.seen: dict[object, set[str]] = defaultdict(set)
+        self.steps: dict[_Key, _Steps] = defaultdict(_Steps)
 
-    def add(self, key: tuple[str | None, str | None], side: str, work: Work) -> None:
+    def add(self, key: _Key, side: str, work: Work, stratum: str, times: npt.NDArray[np.float64] | None = None) -> None:
         self.sums[key][0 if side == "a" else 1].add(work)
         self.seen[key].add(side)
+        if times is not None:
+            self.steps[key].add(side, stratum, times)
 
     def rows(self) -> list[RollupRow]:
-        return _rows(self.sums, self.seen)
+        return _rows(self.sums, self.seen, self.steps)
 
 
-def _leaves(regions: Iterable[RawRegion]) -> Iterable[tuple[RawRegion, str, str | None, str, Work]]:
+def _leaves(regions: Iterable[RawRegion]) -> Iterable[tuple[RawRegion, str, Node, Work]]:
     for region in regions:
         for side, nodes in (("a", region.a), ("b", region.b)):
             for node in nodes:
-                yield region, side, class_path(node.module), node.name, node.work or Work()
+                yield region, side, node, node.work or Work()
 
 
 def _ops(regions: list[RawRegion]) -> list[RollupRow]:
     sums = _Sums()
-    for _, side, _, name, work in _leaves(regions):
-        sums.add((name, name), side, work)
+    for region, side, node, work in _leaves(regions):
+        sums.add((node.name, node.name), side, work, region.stratum, _times(node))
     return sums.rows()
+
+
+def _times(node: Node) -> npt.NDArray[np.float64] | None:
+    return None if node.per_step is None else node.per_step[0]
 
 
 def _classes(regions: list[RawRegion]) -> list[RollupRow]:
     sums = _Sums()
-    for _, side, _, _, work in _leaves(regions):
+    for region, side, node, work in _leaves(regions):
         for name, value in work.class_ns.items():
-            sums.add((name, name), side, Work(time_ns=value))
+            sums.add((name, name), side, Work(time_ns=value), region.stratum, node.class_steps.get(name))
         if work.n_transfers:
             part = Work(transfer_ns=work.transfer_ns, n_transfers=work.n_transfers, transfer_bytes=work.transfer_bytes)
-            sums.add(("transfer", "transfer"), side, part)
+            sums.add(("transfer", "transfer"), side, part, region.stratum)
     return sums.rows()
 
 
@@ -114,7 +147,8 @@ def _modules(regions: list[RawRegion]) -> list[RollupRow]:
             partner_a[a], partner_b[b] = b, a
     flat = _flat_side(regions)
     sums = _Sums()
-    for region, side, path, _, work in _leaves(regions):
+    for region, side, node, work in _leaves(regions):
+        path = class_path(node.module)
         if flat is not None and flat[0] == "b":
             # All of B is one module, or none: its time stands beside the module of A that does the same work.
             key = (path, flat[1]) if side == "a" else (_main_path(region.a), path)
@@ -122,7 +156,7 @@ def _modules(regions: list[RawRegion]) -> list[RollupRow]:
             key = (flat[1], path) if side == "b" else (path, _main_path(region.b))
         else:
             key = (path, partner_a.get(path)) if side == "a" else (partner_b.get(path), path)
-        sums.add(key, side, work)
+        sums.add(key, side, work, region.stratum, _times(node))
     return sums.rows()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from statistics import mean, median, stdev
@@ -55,6 +56,7 @@ def totals(aligned: list[Aligned]) -> dict[str, Amount]:
         b.add(total_work([part.b.tree]))
     return {
         "time_ns": amount(a.time_ns, b.time_ns),
+        "median_ns": amount(_median_ns([p.a for p in aligned]), _median_ns([p.b for p in aligned])),
         "share_ns": amount(a.share_ns, b.share_ns),
         "transfer_ns": amount(a.transfer_ns, b.transfer_ns),
         "transfer_bytes": amount(a.transfer_bytes, b.transfer_bytes),
@@ -62,14 +64,20 @@ def totals(aligned: list[Aligned]) -> dict[str, Amount]:
         "transfers": amount(a.n_transfers, b.n_transfers),
         "ops": amount(a.n_calls, b.n_calls),
         "energy_j": energy_amount(a, b),
-        "host_ns": amount(_host_ns([p.a for p in aligned]), _host_ns([p.b for p in aligned])),
+        "host_ns": amount(_host_ns([p.a for p in aligned], mean), _host_ns([p.b for p in aligned], mean)),
+        "median_host_ns": amount(_host_ns([p.a for p in aligned], median), _host_ns([p.b for p in aligned], median)),
     }
 
 
-def _host_ns(averages: list[Average]) -> float | None:
+def _median_ns(averages: list[Average]) -> float:
+    """Return the median work time of a step, ns; one step of each kind, if there are several kinds."""
+    return sum(median(average.step_time_ns) for average in averages)
+
+
+def _host_ns(averages: list[Average], middle: Callable[[list[float]], float]) -> float | None:
     if not all(average.step_host_ns for average in averages):
         return None
-    return sum(mean(average.step_host_ns) for average in averages)
+    return sum(middle(average.step_host_ns) for average in averages)
 
 
 def spread(averages: list[Average]) -> Spread:

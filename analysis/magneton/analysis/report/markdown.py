@@ -30,11 +30,11 @@ def render(document: DiffDocument) -> str:
         f"# {escape(document.a.label)} against {escape(document.b.label)}",
         "",
         f"Diff {document.diff_id}, made by {escape(document.tool)}; method: {document.comparison.method}. "
-        f"Times are means per {document.comparison.unit}.",
+        f"Times are medians per {document.comparison.unit}, with the range over the steps in brackets.",
         "",
     ]
     lines += [line for text in statements(document) for line in (escape(text), "")]
-    for block in blocks(document, _TOP):
+    for block in blocks(document, _TOP, detailed=True):
         lines += _table(block)
     return "\n".join(lines).rstrip() + "\n"
 

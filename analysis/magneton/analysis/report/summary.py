@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from magneton.schemas.documents.diff import Amount, DiffDocument, Group, Note, RollupRow, SideDoc, work_name
+from magneton.schemas.documents.diff import Amount, DiffDocument, Group, Note, RollupRow, SideDoc, StepTimes, work_name
 from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
 
 # Notes that come before all numbers: the sides may not be the same work at all.
-_FIRST = frozenset({"different_rank_counts", "low_coverage"})
+_FIRST = frozenset({"different_rank_counts", "low_coverage", "same_content"})
 
 
 @dataclass
@@ -50,19 +50,20 @@ def count(value: float | None) -> str:
     return "-" if value is None else f"{value:.0f}" if value == round(value) else f"{value:.2f}"
 
 
-def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
+def blocks(document: DiffDocument, top: int = 15, *, detailed: bool = False) -> list[Block]:
     """Return the tables of a report.
 
     Args:
         document: the diff.
         top: rows shown of each list, largest difference first; 0 for all.
+        detailed: name kernels and shapes too, for a page that may be wide.
     """
     found = [_sides(document), _totals(document)]
     if document.a.energy or document.b.energy:
         found.append(_energy(document))
     if document.a.ledgers or document.b.ledgers:
         found.append(_ledgers(document))
-    found.append(_groups(document, top))
+    found.append(_groups(document, top, detailed))
     for name, title in (("module", "By module"), ("op", "By operator"), ("kernel_class", "By kernel class")):
         rows = [row for row in document.rollups[name] if row.name_a or row.name_b]
         if rows and (name != "kernel_class" or document.a.on_device):
@@ -91,7 +92,7 @@ def statements(document: DiffDocument) -> list[str]:
             f"Findings: {len(document.findings)} group(s) differ by {gate}. "
             + " ".join(f"Verdict: {verdict} ({reason})." for verdict, reason in verdicts)
         )
-    elif document.a.run_id == document.b.run_id:
+    elif document.a.run_id == document.b.run_id or any(note.code == "same_content" for note in notes):
         lines.append("Findings: none; both sides are the same recording.")
     else:
         lines.append(f"Findings: none; no group differs by {gate}.")
@@ -138,10 +139,10 @@ def _side(letter: str, side: SideDoc) -> list[str]:
 def _totals(document: DiffDocument) -> Block:
     unit = document.comparison.unit
     names = {
-        "time_ns": work_name(document.a.on_device),
+        "median_ns": f"{work_name(document.a.on_device)}{_median_word(document)}",
         "share_ns": "device busy",
         "transfer_ns": "copies and memsets",
-        "host_ns": f"host, per {unit}",
+        "median_host_ns": f"host, per {unit}{_median_word(document)}",
         "kernels": "kernels" if document.a.on_device else "computing operators",
         "transfers": "transfers",
         "ops": "operator calls",
@@ -158,6 +159,12 @@ def _totals(document: DiffDocument) -> Block:
         delta = show(value.delta, signed=True) if show else count(value.delta)
         rows.append([name, a, b, delta, percent(value.delta_percent)])
     return Block(f"Per {unit}", ["", "A", "B", "B - A", "B - A %"], rows, right={"A", "B", "B - A", "B - A %"})
+
+
+def _median_word(document: DiffDocument) -> str:
+    """Return the word that says how one number was made of several steps."""
+    several = any(stratum.n_steps_a > 1 or stratum.n_steps_b > 1 for stratum in document.comparison.strata)
+    return ", median" if several else ""
 
 
 def _energy_label(document: DiffDocument) -> str:
@@ -221,9 +228,9 @@ def _size(amount: Amount, other: Amount) -> float:
     return abs(amount.delta or 0.0) + abs(other.delta or 0.0)
 
 
-def _groups(document: DiffDocument, top: int) -> Block:
-    differing = [g for g in document.groups if _size(g.time_ns, g.transfer_ns)]
-    ranked = sorted(differing, key=lambda g: (-_size(g.time_ns, g.transfer_ns), g.group_id))
+def _groups(document: DiffDocument, top: int, detailed: bool) -> Block:
+    differing = [g for g in document.groups if _size(g.median_ns, g.transfer_ns)]
+    ranked = sorted(differing, key=lambda g: (-_size(g.median_ns, g.transfer_ns), g.group_id))
     shown = ranked[:top] if top else ranked
     joules = bool(document.a.energy or document.b.energy)
     rows = [
@@ -232,11 +239,16 @@ def _groups(document: DiffDocument, top: int) -> Block:
             group.ops_a or _nothing(group, "a"),
             group.ops_b or _nothing(group, "b"),
             str(group.n_regions),
-            duration(_both(group.time_ns.a, group.transfer_ns.a)),
-            duration(_both(group.time_ns.b, group.transfer_ns.b)),
-            duration((group.time_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
+            _steps_text(group.median_ns.a, group.transfer_ns.a, group.steps_a),
+            _steps_text(group.median_ns.b, group.transfer_ns.b, group.steps_b),
+            duration((group.median_ns.delta or 0.0) + (group.transfer_ns.delta or 0.0), signed=True),
             *_joules(group, joules),
             "; ".join(_remarks(group)) or "-",
+            *(
+                [_sides_text(group.shapes_a, group.shapes_b), _sides_text(group.kernels_a, group.kernels_b)]
+                if detailed
+                else []
+            ),
         ]
         for group in shown
     ]
@@ -253,12 +265,27 @@ def _groups(document: DiffDocument, top: int) -> Block:
             "B - A",
             *(["energy A", "energy B"] if joules else []),
             "evidence",
+            *(["shapes", "kernels"] if detailed else []),
         ],
         rows,
         right={"times", "A", "B", "B - A", "energy A", "energy B"},
         wrap={"where", "A runs", "B runs", "evidence"},
         remark=remark,
     )
+
+
+def _sides_text(a: str | None, b: str | None) -> str:
+    """Return what both sides have, once where it is the same."""
+    return (a or "-") if a == b else f"A: {a or '-'}; B: {b or '-'}"
+
+
+def _steps_text(median: float | None, transfer: float | None, steps: StepTimes | None) -> str:
+    """Return the median time of a row, copies included, and the range over the steps where there are several: ``9.5 ms [9.1-9.9]``."""
+    text = duration(_both(median, transfer))
+    if steps is None or steps.n_steps < 2:
+        return text
+    unit = 1e6 if text.endswith("ms") else 1e3
+    return f"{text} [{(steps.low_ns + (transfer or 0.0)) / unit:.4g}-{(steps.high_ns + (transfer or 0.0)) / unit:.4g}]"
 
 
 def _joules(group: Group, wanted: bool) -> list[str]:
@@ -272,7 +299,12 @@ def _joules(group: Group, wanted: bool) -> list[str]:
 def _remarks(group: Group) -> list[str]:
     missing = [f"records missing in {group.missing_records.upper()}"] if group.missing_records else []
     evidence = [evidence_text(group.evidence)] if group.evidence else []
-    return [*evidence, *(["coarse: not counted as aligned"] if group.coarse else []), *missing]
+    overlap = ["steps overlap"] if group.overlap and group.median_ns.delta and _several(group) else []
+    return [*evidence, *overlap, *(["coarse: not counted as aligned"] if group.coarse else []), *missing]
+
+
+def _several(group: Group) -> bool:
+    return any(steps is not None and steps.n_steps > 1 for steps in (group.steps_a, group.steps_b))
 
 
 def _nothing(group: Group, side: str) -> str:
@@ -300,10 +332,10 @@ def _rollup(document: DiffDocument, title: str, rows: list[RollupRow], top: int)
     text = [
         [
             row.name_a or "-" if row.name_a == row.name_b or not row.name_b else f"{row.name_a or '-'} | {row.name_b}",
-            duration(row.time_ns.a),
-            duration(row.time_ns.b),
-            duration(row.time_ns.delta, signed=True),
-            percent(row.time_ns.delta_percent),
+            duration(row.median_ns.a),
+            duration(row.median_ns.b),
+            duration(row.median_ns.delta, signed=True),
+            percent(row.median_ns.delta_percent),
             duration(row.transfer_ns.a) if row.transfer_ns.a or row.transfer_ns.b else "",
             duration(row.transfer_ns.b) if row.transfer_ns.a or row.transfer_ns.b else "",
         ]
@@ -314,5 +346,10 @@ def _rollup(document: DiffDocument, title: str, rows: list[RollupRow], top: int)
         names, text = names[:5], [line[:5] for line in text]
     remark = None if len(shown) == len(rows) else f"{len(rows) - len(shown)} more in diff.json"
     return Block(
-        f"{title} ({work_name(document.a.on_device)})", names, text, right=set(names[1:]), wrap={"name"}, remark=remark
+        f"{title} ({work_name(document.a.on_device)}{_median_word(document)})",
+        names,
+        text,
+        right=set(names[1:]),
+        wrap={"name"},
+        remark=remark,
     )

@@ -88,4 +88,4 @@ def diff(
         output.write_document(found.to_dict())
     else:
         output.show_blocks(found.blocks(top))
-    note(f"written: {found.directory} (diff.json, report.md, regions, matches, findings)")
+    note(f"written: {found.directory} (diff.json, report.md, regions, region_steps, matches, findings)")

@@ -32,6 +32,18 @@ class Spread(msgspec.Struct):
     cv_percent: float | None = None
 
 
+class StepTimes(msgspec.Struct):
+    """Work time of a row in the single steps: median, and the range.
+
+    The range leaves out a tenth of the steps at each end, of fewer than ten steps none.
+    """
+
+    n_steps: int
+    median_ns: float
+    low_ns: float
+    high_ns: float
+
+
 class EnergyDoc(msgspec.Struct):
     """Energy of the devices of one side, from its first step or device activity to the end of its last; null: unknown.
 
@@ -112,7 +124,7 @@ class StratumDoc(msgspec.Struct):
 
 
 class Comparison(msgspec.Struct):
-    """What was compared: ``unit`` is ``step``, ``call``, ``capture``, ``sample`` or ``token``."""
+    """What was compared: ``unit`` is ``step``, ``call``, ``capture``, ``repetition``, ``sample`` or ``token``."""
 
     unit: str
     units_a: float
@@ -146,7 +158,9 @@ class Group(msgspec.Struct):
     """Regions that consist of the same operators in the same kind of module, summed (the layers of a model).
 
     ``missing_records`` are the sides (``a``, ``b``) that lack device records of work they launched here. The time of such a
-    side is a lower bound. Energies have a lower and an upper bound.
+    side is a lower bound. Energies have a lower and an upper bound. ``time_ns`` is the mean over the steps, ``median_ns`` the median
+    of the group's time in the single steps. ``overlap`` says that the sides' ranges overlap, so that they cannot be told apart.
+    ``kernels`` and ``shapes`` are the kernels and the input shapes of one of the regions.
     """
 
     group_id: int
@@ -167,6 +181,14 @@ class Group(msgspec.Struct):
     coarse: bool
     region_ids: list[int]
     missing_records: str | None = None
+    median_ns: Amount = msgspec.field(default_factory=lambda: Amount(None, None))
+    steps_a: StepTimes | None = None
+    steps_b: StepTimes | None = None
+    overlap: bool = False
+    kernels_a: str | None = None
+    kernels_b: str | None = None
+    shapes_a: str | None = None
+    shapes_b: str | None = None
     energy_j: Amount = msgspec.field(default_factory=lambda: Amount(None, None))
     energy_bounds_j_a: list[float] | None = None
     energy_bounds_j_b: list[float] | None = None
@@ -181,6 +203,7 @@ class RollupRow(msgspec.Struct):
     transfer_ns: Amount
     calls: Amount
     launches: Amount
+    median_ns: Amount = msgspec.field(default_factory=lambda: Amount(None, None))
     energy_j: Amount = msgspec.field(default_factory=lambda: Amount(None, None))
 
 
@@ -217,6 +240,16 @@ class Region(msgspec.Struct):
     score: float | None
     coarse: bool
     missing_records: str | None = None
+    median_ns_a: float | None = None
+    median_ns_b: float | None = None
+    low_ns_a: float | None = None
+    low_ns_b: float | None = None
+    high_ns_a: float | None = None
+    high_ns_b: float | None = None
+    kernels_a: str | None = None
+    kernels_b: str | None = None
+    shapes_a: str | None = None
+    shapes_b: str | None = None
     energy_j_a: float | None = None
     energy_j_b: float | None = None
     energy_low_j_a: float | None = None
@@ -247,7 +280,8 @@ class DiffDocument(msgspec.Struct):
     """The whole document. Times are in ns per unit of the comparison.
 
     ``time_ns`` is the time of the work itself everywhere: of kernels on a device; on a CPU, of operators without the operators
-    inside them. Copies and memsets are ``transfer_ns``.
+    inside them. It is the mean over the steps, so that rows add up. ``median_ns`` is the median over the steps, which one
+    interrupted step does not change; findings rest on it. Copies and memsets are ``transfer_ns``.
     """
 
     diff_id: str

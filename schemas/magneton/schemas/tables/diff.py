@@ -47,12 +47,17 @@ REGIONS = Table(
             "ns",
         ),
         *_both("transfer_ns", FLOAT, "sum of copies and memsets per unit", "ns"),
+        *_both("median_ns", FLOAT, "median over the steps of the time of the work per unit", "ns"),
+        *_both("low_ns", FLOAT, "shortest of these times, a tenth of the steps left out", "ns"),
+        *_both("high_ns", FLOAT, "longest of these times, a tenth of the steps left out", "ns"),
         *_both("bytes", FLOAT, "bytes copied or set per unit", "bytes"),
         *_both("launches", FLOAT, "device activities (kernels, copies, memsets) per unit"),
         *_both("energy_j", FLOAT, "energy per unit; NULL where no power was recorded", "J"),
         *_both("energy_low_j", FLOAT, "lower bound of the energy per unit", "J"),
         *_both("energy_high_j", FLOAT, "upper bound of the energy per unit", "J"),
         *_both("kernel_class", STRING, "kernel class with most time"),
+        *_both("kernels", STRING, "kernels with counts, most time first, short names; NULL on a CPU"),
+        *_both("shapes", STRING, "input shapes of the operators with most time; NULL where none were recorded"),
         Column("delta_ns", FLOAT, "`time_ns_b - time_ns_a`, a missing side counting as no work", "ns"),
         Column(
             "evidence", STRING, "what the match rests on, strongest first, space separated, e.g. `values second_input`"
@@ -84,6 +89,20 @@ MATCHES = Table(
     ),
 )
 
+REGION_STEPS = Table(
+    "region_steps",
+    "Time of a region in one step of one side. In every step the regions of a stratum add up to the work of the step.",
+    (
+        _DIFF,
+        Column("region_id", INT, "row of `regions`", required=True),
+        Column("side", STRING, "`a` or `b`", required=True),
+        Column("step_number", INT, "number of the step among those compared of its stratum, from 0", required=True),
+        Column("step_id", INT, "row of that run's `steps`; NULL where the recording marks none"),
+        Column("time_ns", FLOAT, "time of the work per unit", "ns"),
+        Column("transfer_ns", FLOAT, "time of copies and memsets per unit", "ns"),
+    ),
+)
+
 FINDINGS = Table(
     "findings",
     "A group of regions whose time differs, with what may be concluded from these recordings.",
@@ -98,4 +117,4 @@ FINDINGS = Table(
     ),
 )
 
-DIFF_TABLES: dict[str, Table] = {t.name: t for t in (REGIONS, MATCHES, FINDINGS)}
+DIFF_TABLES: dict[str, Table] = {t.name: t for t in (REGIONS, REGION_STEPS, MATCHES, FINDINGS)}
