@@ -11,7 +11,7 @@ from tests.support.value_programs import Program
 
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
-from magneton.analysis.diff.by_values import ValueSide, load_values
+from magneton.analysis.diff.by_values import ValueSide, _placed, load_values
 from magneton.analysis.diff.fill import fill
 from magneton.analysis.diff.regions import RawRegion, is_coarse
 from magneton.analysis.diff.rollup import rollups
@@ -105,6 +105,42 @@ def test_a_side_without_modules_follows_the_other() -> None:
     ]
     rows = {(row.name_a, row.name_b): (row.time_ns.a, row.time_ns.b) for row in rollups(regions)["module"]}
     assert rows == {("M/Linear", None): (10.0, 10.0), ("M", None): (10.0, 10.0), ("M/Norm", None): (10.0, 10.0)}
+
+
+# -- the own time of a wrapper
+
+
+@pytest.mark.parametrize(
+    ("within", "moves", "right"),
+    [
+        (("bmm",), (), "bmm"),
+        (("clone", "bmm"), ("clone",), "bmm"),
+        (("clone",), ("clone",), "clone"),
+        (("bmm", "mul"), (), None),
+    ],
+)
+def test_a_wrapper_belongs_to_the_only_call_within_it(
+    within: tuple[str, ...], moves: tuple[str, ...], right: str | None
+) -> None:
+    """The profile has ``matmul`` around ``bmm``, the capture of values has ``bmm`` alone."""
+    calls = ("matmul", *within)
+    rows = [
+        {"op_id": n, "parent_id": 0 if n else None, "name": name, "input_dims": "[]", "ts_ns": n, "step_id": 0}
+        for n, name in enumerate(calls)
+    ]
+    captured = [{"op_id": 100 + n, "name": name, "input_dims": "[]"} for n, name in enumerate(within)]
+
+    class Profile:
+        def table(self, name: str, columns: object = None) -> pa.Table:
+            return pa.Table.from_pylist([row | {"rank": 0} for row in rows])
+
+    one = ValueSide(Profile(), 0, program(X).graph(), captured)  # type: ignore[arg-type]
+    region_of = {100 + n: n for n in range(len(within))}
+    moving = {n for n, name in enumerate(within) if name in moves}
+    step = tree(*calls)
+    placed = _placed(one, step, 0, region_of, moving)
+    assert placed.get(step.children[0]) == (None if right is None else within.index(right))
+    assert [placed[leaf] for leaf in step.children[1:]] == list(range(len(within)))
 
 
 # -- notes
