@@ -166,6 +166,14 @@ class Evidence(StrEnum):
 
 
 @unique
+class OpFlag(StrEnum):
+    """What the capture of values says of a call for the diff to repeat: one word of ``ops.flags``."""
+
+    RANDOM = "random"
+    COMPILED = "compiled"
+
+
+@unique
 class Clock(StrEnum):
     """Whose time stamps they are. ``session`` is a clock of the recorded system with no relation to others."""
 

@@ -427,6 +427,24 @@ def test_autocast() -> None:
     assert x["std"] == pytest.approx(float(randn(4, 8).std(correction=0)), rel=1e-6)
 
 
+def test_what_draws_nothing_is_not_random() -> None:
+    """Attention without dropout draws no numbers: where its inputs are constant, it is constant too, as in its parts."""
+    weight = torch.nn.Parameter(randn(1, 2, 16, 16))
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def run(x: Any) -> Any:
+        kept = torch.dropout(x, 0.0, True) + torch.nn.functional.rrelu(x, training=False)
+        drawn = torch.bernoulli(torch.zeros(4, 4)) + torch.rand(4, 4) + torch.native_dropout(x, 0.5, True)[0]
+        return attention(weight, weight, weight).sum() + kept + drawn + torch.native_dropout(x, 0.5, False)[0]
+
+    with torch.no_grad():
+        got = seen(run, randn(4, 4), parameters=[weight])
+    drawing = [op.name for op in got.ops if "random" in op.flags]
+    assert sorted(drawing) == ["bernoulli", "native_dropout", "rand"]
+    (fused,) = (op for op in got.ops if op.name.startswith("_scaled_dot_product"))
+    assert "constant" in fused.flags
+
+
 def test_compiled_regions_are_looked_into_eagerly_and_said_so() -> None:
     compiled = torch.compile(lambda x: (x * 2).relu() + 1, backend="eager", fullgraph=True)
     capture = record_values(lambda x: compiled(x).sum(), (randn(4, 4),))
@@ -434,6 +452,7 @@ def test_compiled_regions_are_looked_into_eagerly_and_said_so() -> None:
     assert got.names == ["mul", "relu", "add", "sum"]
     inside = [json.loads(op.row["attributes"] or "{}").get("compiled", False) for op in got.ops]
     assert inside == [True, True, True, False]
+    assert ["compiled" in op.flags for op in got.ops] == inside
     assert capture.notes == [
         "3 operators of the capture of values lie in regions under torch.compile; they were looked into eagerly, while the "
         "profile times the compiled code."

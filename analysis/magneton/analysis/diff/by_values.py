@@ -1,4 +1,7 @@
-"""From regions of the captures of values to regions of the profiles, whose calls have times."""
+"""From regions of the captures of values to regions of the profiles, whose calls have times.
+
+Regions that both sides have by value stand. Structure fills what values leave open; see ``fill``.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ import pyarrow.compute as pc
 
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node
+from magneton.analysis.diff.fill import fill
+from magneton.analysis.diff.regions import is_coarse
 from magneton.analysis.recording import Needs, Recording
 from magneton.analysis.values.graph import ValueGraph, from_tables
 from magneton.analysis.values.join import join_calls
@@ -40,7 +45,7 @@ class ValueSide:
 class ByValues:
     """Correspondences, and the share of device time that was joined.
 
-    Calls that are joined to the capture of values correspond by value, the others by structure.
+    A correspondence with ``Evidence.VALUES`` is one by value, any other is one by structure.
     """
 
     found: list[Correspondence]
@@ -49,22 +54,39 @@ class ByValues:
 
 
 def values_captures(recording: Recording, rank: int) -> list[dict[str, Any]]:
-    """Return the complete captures of values of a rank: rows of ``captures``, first input first."""
+    """Return the complete captures of values of a rank: rows of ``captures``, by name, first input first."""
     captures = [
         c
         for c in recording.table("captures").to_pylist()
         if c["kind"] == CaptureKind.VALUES and (c["rank"] or 0) == rank and not c["incomplete"]
     ]
-    return sorted(captures, key=lambda c: (c["input_id"] or "", c["capture"] or ""))
+    return sorted(captures, key=lambda c: (c["capture"] or "", c["input_id"] or ""))
 
 
-def load_values(recording: Recording, rank: int) -> ValueSide | None:
-    """Return the capture of values of a recording, or None where there is none."""
-    captures = values_captures(recording, rank)
-    if not captures:
-        return None
+def load_values(a: Recording, rank_a: int, b: Recording, rank_b: int) -> list[tuple[ValueSide, ValueSide]]:
+    """Return the captures of values that can be matched: those of the same name, one of each side.
+
+    A program may have several, one for each phase. Example: ``prefill`` and ``decode``. Where no name is on both sides, the
+    first captures are matched. A side without a capture of values gives none.
+    """
+    both = values_captures(a, rank_a), values_captures(b, rank_b)
+    if not all(both):
+        return []
+    names = [list(dict.fromkeys(c["capture"] for c in captures)) for captures in both]
+    common = [(name, name) for name in names[0] if name in names[1]] or [(names[0][0], names[1][0])]
+    return [
+        (
+            _load(a, rank_a, [c for c in both[0] if c["capture"] == one]),
+            _load(b, rank_b, [c for c in both[1] if c["capture"] == other]),
+        )
+        for one, other in common
+    ]
+
+
+def _load(recording: Recording, rank: int, captures: list[dict[str, Any]]) -> ValueSide:
+    """Return one capture of values with its second input: captures of one name that ran on different inputs."""
     first = captures[0]
-    second = captures[1] if len(captures) > 1 else None
+    second = next((c for c in captures[1:] if c["input_id"] not in (None, first["input_id"])), None)
     ops = _of(recording.table("ops", _OP_COLUMNS), first)
     graph = from_tables(
         ops,
@@ -72,7 +94,7 @@ def load_values(recording: Recording, rank: int) -> ValueSide | None:
         _of(recording.table("uses"), first),
         _of(recording.table("tensors"), second) if second else None,
     )
-    rows = sorted(ops.select(["op_id", "name", "input_dims"]).to_pylist(), key=lambda r: r["op_id"])
+    rows = sorted(ops.select(["op_id", "name", "input_dims", "flags"]).to_pylist(), key=lambda r: r["op_id"])
     return ValueSide(recording, rank, graph, rows)
 
 
@@ -93,9 +115,7 @@ def correspond(
     steps: tuple[int | None, int | None],
     structural: list[Correspondence],
 ) -> ByValues:
-    """Give each leaf of two averaged trees the region that its call has by value.
-
-    A leaf whose call cannot be joined to the capture of values keeps its correspondence by structure.
+    """Give each leaf of two averaged trees the region that its call has by value, else its partner by structure.
 
     Args:
         sides: captures of values of A and B.
@@ -108,35 +128,40 @@ def correspond(
     for number, region in enumerate(match.regions):
         region_of[0].update(dict.fromkeys(region.ops_a, number))
         region_of[1].update(dict.fromkeys(region.ops_b, number))
+    moves = {number for number, region in enumerate(match.regions) if region.movement}
     placed: tuple[dict[Node, int], dict[Node, int]] = (
-        _placed(sides[0], trees[0], steps[0], region_of[0]),
-        _placed(sides[1], trees[1], steps[1], region_of[1]),
+        _placed(sides[0], trees[0], steps[0], region_of[0], moves),
+        _placed(sides[1], trees[1], steps[1], region_of[1], moves),
     )
     members: dict[int, tuple[list[Node], list[Node]]] = defaultdict(lambda: ([], []))
     for side in (0, 1):
         for leaf in trees[side].leaves():
             if leaf in placed[side]:
                 members[placed[side][leaf]][side].append(leaf)
-    found = []
+    times = [sum(leaf.work.time_ns for leaf in tree.leaves() if leaf.work) for tree in trees]
+    by_value: list[Correspondence] = []
+    coarse: list[Correspondence] = []
     for number, (a, b) in members.items():
+        if not a or not b:
+            continue
         region = match.regions[number]
         words = {Evidence.VALUES, Evidence.MOVEMENT} if region.movement else {Evidence.VALUES}
         if match.second_input:
             words.add(Evidence.SECOND_INPUT)
-        score = 1.0 if a and b else None
-        found.append(Correspondence(a, b, score, frozenset(words), (len(region.ops_a), len(region.ops_b))))
-    for known in structural:
-        a = [leaf for leaf in known.a if leaf not in placed[0]]
-        b = [leaf for leaf in known.b if leaf not in placed[1]]
-        if a or b:
-            found.append(
-                Correspondence(a, b, known.score if a and b else None, known.evidence if a and b else frozenset())
-            )
-    return ByValues(found, _share(trees[0], placed[0]), _share(trees[1], placed[1]))
+        found = Correspondence(a, b, 1.0, frozenset(words), (len(region.ops_a), len(region.ops_b)))
+        (coarse if is_coarse(found, times[0], times[1]) else by_value).append(found)
+    return ByValues(fill(trees, by_value, coarse, structural), _share(trees[0], placed[0]), _share(trees[1], placed[1]))
 
 
-def _placed(side: ValueSide, tree: Node, step: int | None, region_of: dict[int, int]) -> dict[Node, int]:
-    """Return the region of every leaf whose call is joined to the capture of values, or lies within a joined call."""
+def _placed(
+    side: ValueSide, tree: Node, step: int | None, region_of: dict[int, int], moves: set[int]
+) -> dict[Node, int]:
+    """Return the region of every leaf whose call belongs to one of the capture of values.
+
+    The call itself is joined to the capture, or it lies within a joined call, or it is a wrapper around a single region. Example of
+    a wrapper: the capture has ``aten::bmm``, and ``aten::matmul`` in the profile works a little by itself around it. A region that
+    only moves data counts only where the wrapper holds no other.
+    """
     table = side.recording.table("ops", _OP_COLUMNS)
     rows = {r["op_id"]: r for r in table.to_pylist() if r["ts_ns"] is not None and (r["rank"] or 0) == side.rank}
     profile = sorted(
@@ -144,13 +169,23 @@ def _placed(side: ValueSide, tree: Node, step: int | None, region_of: dict[int, 
     )
     joined = join_calls(side.rows, profile)
     found = {}
+    around: dict[int, set[int]] = defaultdict(set)
     for leaf in tree.leaves():
+        within = []
         at = leaf.ident if leaf.kind == "op" else None
         while at is not None and at in rows:
-            if at in joined and joined[at] in region_of:
+            within.append(at)
+            if leaf not in found and at in joined and joined[at] in region_of:
                 found[leaf] = region_of[joined[at]]
-                break
             at = rows[at]["parent_id"]
+        if leaf in found:
+            for wrapper in within[1:]:
+                around[wrapper].add(found[leaf])
+    for leaf in tree.leaves():
+        if leaf not in found and leaf.kind == "op" and leaf.ident in around:
+            only = around[leaf.ident] - moves or around[leaf.ident]
+            if len(only) == 1:
+                (found[leaf],) = only
     return found
 
 

@@ -206,15 +206,24 @@ def obstacle(same: bool | None, share: float, missing: tuple[Missing | None, Mis
 
 
 def aligned_share(coverage: Coverage) -> float:
-    """Return the aligned share of the side of which less is aligned, 0 to 1."""
-    return min(coverage.a or 0.0, coverage.b or 0.0)
+    """Return the share of known common work on the side that has less of it, 0 to 1: what is aligned, or coarse and the same by value."""
+    return min(coverage.same_a or 0.0, coverage.same_b or 0.0)
 
 
 def note_coverage(coverage: Coverage, notes: list[Note]) -> None:
     """Say so where too little is aligned."""
-    share = aligned_share(coverage)
-    if share < MIN_COVERAGE:
+    share = min(coverage.a or 0.0, coverage.b or 0.0)
+    if share >= MIN_COVERAGE:
+        return
+    same = aligned_share(coverage)
+    if same < MIN_COVERAGE:
         notes.append(Note("low_coverage", f"{LOW_COVERAGE}: only {100 * share:.0f} % of a side is aligned"))
+    else:
+        text = (
+            f"values agree for {100 * same:.0f} % of a side or more, but only {100 * share:.0f} % of a side is aligned operator by operator: "
+            "a coarse region does the same work on both sides, and where in it the time differs is open"
+        )
+        notes.append(Note("coarse_by_value", text))
 
 
 def note_variation(aligned: list[Aligned], work: str, notes: list[Note]) -> None:

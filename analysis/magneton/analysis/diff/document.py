@@ -24,7 +24,7 @@ from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread, totals, work_time_ns
 from magneton.schemas.documents.diff import Comparison, Coverage, DiffDocument, Note, Region, SideDoc, StratumDoc
 from magneton.schemas.ids import diff_id
-from magneton.schemas.kinds import RegionKind, Unit
+from magneton.schemas.kinds import Evidence, RegionKind, Unit
 from magneton.schemas.tables.columns import Table
 from magneton.schemas.tables.diff import FINDINGS, MATCHES, REGION_STEPS, REGIONS
 from magneton.schemas.tables.parquet import file_schema
@@ -148,8 +148,12 @@ def coverage_of(regions: list[RawRegion], time_a: float, time_b: float) -> Cover
         time_b: the same of side B.
     """
     both = [(r.work_a, r.work_b) for r in regions if r.work_a and r.work_b and not r.coarse]
+    coarse = [
+        (r.work_a, r.work_b) for r in regions if r.work_a and r.work_b and r.coarse and Evidence.VALUES in r.evidence
+    ]
     # Exact sums: the order of the regions must not show when the sides are swapped.
     aligned_a, aligned_b = fsum(a.time_ns for a, _ in both), fsum(b.time_ns for _, b in both)
+    same_a, same_b = (fsum(pair[side].time_ns for pair in (*both, *coarse)) for side in (0, 1))
     kinds = [region.kind for region in regions]
     return Coverage(
         a=aligned_a / time_a if time_a else None,
@@ -159,6 +163,8 @@ def coverage_of(regions: list[RawRegion], time_a: float, time_b: float) -> Cover
         n_only_a=kinds.count(RegionKind.ONLY_A),
         n_only_b=kinds.count(RegionKind.ONLY_B),
         n_coarse=sum(region.coarse for region in regions),
+        same_a=same_a / time_a if time_a else None,
+        same_b=same_b / time_b if time_b else None,
     )
 
 

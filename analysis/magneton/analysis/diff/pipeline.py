@@ -9,7 +9,7 @@ from magneton.analysis.align.steps import choose_steps, same_loop, usable_steps
 from magneton.analysis.align.tree import Interner
 from magneton.analysis.align.work import Side, host_names, load_side
 from magneton.analysis.diff import by_values, energy, ledger
-from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values, values_captures
+from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values
 from magneton.analysis.diff.checks import (
     check_devices,
     check_work,
@@ -26,6 +26,7 @@ from magneton.analysis.diff.missing import mark_missing
 from magneton.analysis.diff.regions import build
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, align, work_time_ns
+from magneton.analysis.diff.value_notes import value_notes
 from magneton.analysis.energy.measure.basis import need_same_basis
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
@@ -126,22 +127,19 @@ def _expect(a: Recording, b: Recording, settings: DiffSettings) -> None:
 
 def _by_values(aligned: list[Aligned], a: Side, b: Side, notes: list[Note]) -> str:
     """Replace what structure says by what values say, where both sides recorded them; return the method used."""
-    # A capture on one side only is not read.
-    known = all(values_captures(side.recording, side.rank) for side in (a, b))
-    values_a, values_b = (load_values(side.recording, side.rank) if known else None for side in (a, b))
-    if values_a is None or values_b is None:
+    captures = load_values(a.recording, a.rank, b.recording, b.rank)
+    if not captures:
         return Method.STRUCTURE
-    match = match_values(values_a.graph, values_b.graph)
-    if not match.second_input:
-        notes.append(
-            Note(
-                "no_second_input",
-                "values were compared on one input only, without a second input; some may agree by accident",
-            )
-        )
+    matched = [(sides, match_values(sides[0].graph, sides[1].graph)) for sides in captures]
+    for sides, match in matched:
+        notes += [note for note in value_notes(sides, match) if note not in notes]
     for part in aligned:
         trees, steps = (part.a.tree, part.b.tree), (part.a.step_id, part.b.step_id)
-        result = correspond((values_a, values_b), match, trees, steps, part.found)
+        # Of several phases, the one that this kind of step ran is the one that its calls are found in.
+        result = max(
+            (correspond(sides, match, trees, steps, part.found) for sides, match in matched),
+            key=lambda result: result.joined_a + result.joined_b,
+        )
         part.found = result.found
         for side, share in (("A", result.joined_a), ("B", result.joined_b)):
             if share < MIN_JOINED:

@@ -15,10 +15,13 @@ from magneton.analysis.align.tree import Node, Shape, Work
 from magneton.analysis.align.work import total_work
 from magneton.analysis.diff.spread import overlap, per_step, step_times
 from magneton.schemas.documents.diff import Amount, Group, Region, StepTimes
-from magneton.schemas.kinds import RegionKind, in_order
+from magneton.schemas.kinds import Evidence, RegionKind, in_order
 
 # A pair with more than this share of a side's time and several operators on both sides is coarse: it does not count as aligned.
 MAX_ALIGNED_SHARE = 0.10
+# A pair by value is right whatever its size. With at most this many operators on one side it also says where the time goes: in a model
+# of ten operators, three are more than a tenth of the time.
+MAX_ALIGNED_CALLS = 8
 _MAX_OP_NAMES = 6
 _MAX_SHAPES = 3
 _INSTANCE = re.compile(r"_\d+(?=/|$)")
@@ -113,13 +116,27 @@ def build(correspondences: list[Correspondence], stratum: str, time_a: float, ti
     for found in correspondences:
         work_a, work_b = _total(found.a), _total(found.b)
         region = RawRegion(stratum, found.a, found.b, work_a, work_b, found.score, tuple(in_order(found.evidence)))
+        region.coarse = is_coarse(found, time_a, time_b)
         region.steps_a, region.steps_b = per_step(found.a), per_step(found.b)
-        leaves = len(found.a), len(found.b)
-        if work_a and work_b and min(*leaves, *(found.calls or leaves)) > 1:
-            region.coarse = work_a.time_ns > MAX_ALIGNED_SHARE * time_a or work_b.time_ns > MAX_ALIGNED_SHARE * time_b
         regions.append(region)
     regions.sort(key=_order)
     return regions
+
+
+def is_coarse(found: Correspondence, time_a: float, time_b: float) -> bool:
+    """Tell whether a pair holds too much of a side's time, and too many operators on both, to say where the time goes.
+
+    Args:
+        found: the pair; one side alone is never coarse.
+        time_a: work time of side A, ns.
+        time_b: the same of side B.
+    """
+    work_a, work_b = _total(found.a), _total(found.b)
+    leaves = len(found.a), len(found.b)
+    most = MAX_ALIGNED_CALLS if Evidence.VALUES in found.evidence else 1
+    if work_a is None or work_b is None or min(*leaves, *(found.calls or leaves)) <= most:
+        return False
+    return work_a.time_ns > MAX_ALIGNED_SHARE * time_a or work_b.time_ns > MAX_ALIGNED_SHARE * time_b
 
 
 def _total(nodes: list[Node]) -> Work | None:

@@ -5,7 +5,7 @@ Operators and kernel classes are compared by name. A module of A is compared wit
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -15,6 +15,8 @@ from magneton.analysis.align.tree import Node, Work
 from magneton.analysis.diff.regions import RawRegion, amount, class_path, energy_amount
 from magneton.schemas.documents.diff import RollupRow
 
+# A side of whose regions this share lies in one module is not divided into modules.
+FLAT_SHARE = 0.9
 _QUANTITIES: dict[str, Callable[[Work], float | None]] = {
     "time_ns": lambda work: work.known_time_ns,
     "transfer_ns": lambda work: work.transfer_ns,
@@ -143,9 +145,39 @@ def _modules(regions: list[RawRegion]) -> list[RollupRow]:
     for (a, b), _ in sorted(together.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1] or "")):
         if a not in partner_a and b not in partner_b:
             partner_a[a], partner_b[b] = b, a
+    flat = _flat_side(regions)
     sums = _Sums()
     for region, side, node, work in _leaves(regions):
         path = class_path(node.module)
-        key = (path, partner_a.get(path)) if side == "a" else (partner_b.get(path), path)
+        if flat is not None and flat[0] == "b":
+            # All of B is one module, or none: its time stands beside the module of A that does the same work.
+            key = (path, flat[1]) if side == "a" else (_main_path(region.a), path)
+        elif flat is not None:
+            key = (flat[1], path) if side == "b" else (path, _main_path(region.b))
+        else:
+            key = (path, partner_a.get(path)) if side == "a" else (partner_b.get(path), path)
         sums.add(key, side, work, region.stratum, _times(node))
     return sums.rows()
+
+
+def _flat_side(regions: list[RawRegion]) -> tuple[str, str | None] | None:
+    """Return the side that is all one module, and this module, where the other side is divided into several.
+
+    Example: compiled code has no modules, or only the one that was compiled. The module is None where it has none.
+    """
+    paired = [region for region in regions if region.a and region.b]
+    most: list[tuple[str | None, float]] = []
+    for nodes in ([r.a for r in paired], [r.b for r in paired]):
+        counted = Counter(_main_path(found) for found in nodes)
+        path, number = min(counted.items(), key=lambda item: (-item[1], item[0] or ""), default=(None, 0))
+        most.append((path, number / max(len(paired), 1)))
+    flat = [share >= FLAT_SHARE for _, share in most]
+    return None if flat[0] == flat[1] else ("a", most[0][0]) if flat[0] else ("b", most[1][0])
+
+
+def _main_path(nodes: list[Node]) -> str | None:
+    """Return the module path in which some operators spend most time, None where they have none."""
+    time: dict[str | None, float] = defaultdict(float)
+    for node in nodes:
+        time[class_path(node.module)] += node.device_ns
+    return max(sorted(time, key=lambda path: path or ""), key=lambda path: time[path]) if time else None

@@ -38,7 +38,8 @@ class ValueGraph:
     """One side: operators in order, values, and which operators define and read each value.
 
     ``group`` maps each value to the first value of its group: values joined by copies and float casts hold the same
-    elements. ``second`` are the values of the same program on a second input, by the same numbers, or None.
+    elements. ``second`` are the values of the same program on a second input, by the same numbers, or None. ``lost_second`` are the
+    numbers of values on the first and on the second input, where the second input defined others and is not used.
     """
 
     operators: list[Operator]
@@ -48,6 +49,7 @@ class ValueGraph:
     group: list[int] = field(default_factory=list)
     members: dict[int, list[int]] = field(default_factory=dict)
     second: Values | None = None
+    lost_second: tuple[int, int] | None = None
 
     def finish(self, use_copies: bool = True) -> None:
         """Fill in producers, consumers and groups."""
@@ -114,7 +116,10 @@ def from_tables(ops: pa.Table, tensors: pa.Table, uses: pa.Table, second: pa.Tab
     graph = ValueGraph(operators, values)
     if second is not None:
         again = read_values(second)
-        graph.second = again if values.alike(again) else None
+        if values.alike(again):
+            graph.second = again
+        else:
+            graph.lost_second = len(values), len(again)
     graph.finish()
     return graph
 

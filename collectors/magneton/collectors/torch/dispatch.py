@@ -13,6 +13,7 @@ from magneton.collectors.torch.call_stack import Frames, ModuleCall, ModuleStack
 from magneton.collectors.torch.dataflow import OUTPUT, UNINITIALIZED, Dataflow, Value, coarsest
 from magneton.collectors.torch.operators import Operator, describe, described, tensors_in
 from magneton.collectors.torch.profile import import_torch
+from magneton.schemas.kinds import OpFlag
 
 torch: Any = import_torch()
 TorchDispatchMode: Any = torch.utils._python_dispatch.TorchDispatchMode
@@ -196,6 +197,8 @@ class ValueRecorder:
         )
         if optimizer:
             call.flags.append("optimizer")
+        if compiled:
+            call.flags.append(OpFlag.COMPILED)
         node = torch._C._current_autograd_node()
         if node is not None:
             call.flags.append("backward")
@@ -266,7 +269,8 @@ class ValueRecorder:
         call: Call,
     ) -> None:
         read = [value for value, _ in inputs]
-        constant = all(v.constant for v in read) and not operator.random
+        random = operator.draws(values)
+        constant = all(v.constant for v in read) and not random
         precision = coarsest(*(v.precision for v in read))
         if operator.product:
             precision = coarsest(precision, _product_precision(precision, values))
@@ -296,6 +300,8 @@ class ValueRecorder:
             if value is not None:
                 position += 1
                 call.edges.append(Edge.of(tensor, value, output=True, position=position, element=None))
+        if random:
+            call.flags.append(OpFlag.RANDOM)
         self._flag(operator, call, constant=constant, written=bool(written), view=view)
 
     def _flag(self, operator: Operator, call: Call, *, constant: bool, written: bool, view: bool) -> None:

@@ -99,6 +99,13 @@ _PRODUCTS = {
 }
 
 
+# Arguments that switch the random part of an operator off: the probability of a dropout, and whether the program trains. Example:
+# attention calls its random operator with a probability of 0 in every model that does not train.
+_PROBABILITIES = frozenset({"dropout", "dropout_p", "p"})
+_TRAINS = frozenset({"train", "training"})
+_OTHER_P = frozenset({"_fused_dropout", "bernoulli", "bernoulli_", "geometric", "geometric_"})
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """An argument as the schema has it.
@@ -137,6 +144,19 @@ class Operator:
             args[i] if i < given else kwargs.get(argument.name, argument.default)
             for i, argument in enumerate(self.arguments)
         ]
+
+    def draws(self, values: Sequence[Any]) -> bool:
+        """Return whether a call draws random numbers, given the values of all arguments."""
+        if not self.random:
+            return False
+        if self.name.partition("::")[2] in _OTHER_P:
+            return True
+        for argument, value in zip(self.arguments, values, strict=False):
+            if argument.name in _TRAINS and value is False:
+                return False
+            if argument.name in _PROBABILITIES and isinstance(value, (int, float)) and not value:
+                return False
+        return True
 
     def writes(self, values: Sequence[Any]) -> list[bool]:
         """Return for each argument of a call whether it is written to."""

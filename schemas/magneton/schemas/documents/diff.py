@@ -138,7 +138,9 @@ class Comparison(msgspec.Struct):
 class Coverage(msgspec.Struct):
     """Share (0 to 1) of ``time_ns`` in regions that count as aligned, per side.
 
-    A pair counts only if it holds at most ``max_share`` of a side's ``time_ns`` or is a single operator on one side.
+    A pair counts only if it holds at most ``max_share`` of a side's ``time_ns`` or is a single operator on one side. By value, up to
+    eight operators on one side count too. ``same_a`` and ``same_b`` also count pairs by value that are coarse: their work is the same,
+    but where in it the time goes is open.
     """
 
     a: float | None
@@ -148,6 +150,8 @@ class Coverage(msgspec.Struct):
     n_only_a: int
     n_only_b: int
     n_coarse: int
+    same_a: float | None = None
+    same_b: float | None = None
 
 
 class Group(msgspec.Struct):
