@@ -237,7 +237,8 @@ class Truth:
             regions[0].update(dict.fromkeys(region.ops_a, number))
             regions[1].update(dict.fromkeys(region.ops_b, number))
         for name, boundary in self.boundaries.items():
-            kept = self._is_matched(boundary, matched) and self._is_respected(boundary, regions)
+            pieces = self._pieces(boundary, matched)
+            kept = bool(pieces) and all(self._is_respected(piece, regions) for piece in pieces)
             (score.found if kept else score.missing).append(name)
         self._crossed(match, wrong, score)
         if score.control:
@@ -272,13 +273,24 @@ class Truth:
         flow = self.flows[side]
         return any(t not in flow.constant and t in flow.parametric for t in ids)
 
-    def _is_matched(self, boundary: tuple[list[int], list[int]], matched: Sequence[Paired]) -> bool:
+    def _pieces(
+        self, boundary: tuple[list[int], list[int]], matched: Sequence[Paired]
+    ) -> list[tuple[list[int], list[int]]]:
+        """Return a boundary in the pieces in which it is matched: as a rule itself; nothing if it is not matched.
+
+        Example of several pieces: each of two halves is two quarters of the other side.
+        """
         wanted = [{self.flows[s].group[t] for t in boundary[s]} for s in (0, 1)]
+        inside = []
         for pair in matched:
             held = [{self.flows[s].group[t] for t in ids} for s, ids in enumerate((pair.a, pair.b))]
             if wanted[0] <= held[0] and wanted[1] <= held[1]:
-                return True
-        return self._is_matched_in_parts(boundary, matched)
+                return [boundary]
+            if held[0] <= wanted[0] and held[1] <= wanted[1]:
+                inside.append(held)
+        if inside and all(set().union(*(held[s] for held in inside)) == wanted[s] for s in (0, 1)):
+            return [(sorted(held[0]), sorted(held[1])) for held in inside]
+        return [boundary] if self._is_matched_in_parts(boundary, matched) else []
 
     def _is_matched_in_parts(self, boundary: tuple[list[int], list[int]], matched: Sequence[Paired]) -> bool:
         """Tell whether a whole is matched with its parts through what only selects or assembles.

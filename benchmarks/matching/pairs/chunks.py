@@ -261,8 +261,8 @@ class Rows(nn.Module):
         super().__init__()
         self.sizes = tuple(sizes)
         with seeded():
-            self.products = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(LAYERS))
-            self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(LAYERS))
+            self.products = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(3 * LAYERS))
+            self.norms = nn.ModuleList(nn.LayerNorm(WIDTH) for _ in range(3 * LAYERS))
         perturb(self).to(dtype)
 
     def forward(self, x: Tensor) -> Tensor:

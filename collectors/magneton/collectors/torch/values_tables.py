@@ -29,6 +29,7 @@ def tables_of(recorder: ValueRecorder, keys: Mapping[str, Any]) -> dict[str, pa.
         recorder: what was recorded.
         keys: run id, capture, rank, repeat and input of all rows.
     """
+    recorder.dataflow.signatures.trim()
     columns = {
         "ops": _ops(recorder.calls),
         "tensors": _tensors(recorder.dataflow.values),
@@ -100,6 +101,7 @@ def _tensors(values: Sequence[Value]) -> dict[str, Sequence[Any]]:
         "why_no_values": [p.why if s is None else None for p, s in zip(prints, stats, strict=True)],
         "sketches": _sketches([p.sketches for p in prints]),
         "slices": _slices([p.slices for p in prints]),
+        "signatures": _signatures([p.signatures for p in prints]),
         "quantiles": [None if s is None else s.quantiles for s in stats],
     }
     for name in ("n_nan", "n_posinf", "n_neginf"):
@@ -140,6 +142,14 @@ def _slices(slices: Sequence[Sequence[tuple[tuple[int, ...], np.ndarray, list[fl
     norms = pa.array([n for _, _, n in flat], pa.list_(pa.float64()))
     entries = pa.StructArray.from_arrays([dims, buckets, norms], ["dims", "buckets", "norms"])
     return _lists([len(e) or None for e in slices], entries)
+
+
+def _signatures(signatures: Sequence[Sequence[tuple[str, np.ndarray]]]) -> pa.Array:
+    flat = [entry for entries in signatures for entry in entries]
+    numbers = _lists([n.size for _, n in flat], _floats([n.ravel() for _, n in flat], pa.float32()))
+    keys, lengths = pa.array([k for k, _ in flat], pa.string()), pa.array([len(n) for _, n in flat], pa.int64())
+    entries = pa.StructArray.from_arrays([keys, lengths, numbers], ["key", "n_slices", "numbers"])
+    return _lists([len(e) or None for e in signatures], entries)
 
 
 def _uses(calls: Sequence[Call]) -> dict[str, Sequence[Any]]:
