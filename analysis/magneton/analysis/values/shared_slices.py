@@ -174,13 +174,14 @@ class _Search:
         """Return the open values that share slices, of both sides, in order of definition."""
         values = [[v for v in self._values[side][key] if self._may_be_part(side, v)] for side in (0, 1)]
         number = {v: n for n, v in enumerate(chain(*values))}
-        edges = {
-            (number[x], number[y])
-            for hits in (self._hits[0][key], self._hits[1][key])
-            for x, others in hits.items()
-            for y in others
-            if x in number and y in number
-        }
+        near = {(x, y) for x, others in self._hits[0][key].items() for y in others}
+        near |= {(x, y) for y, others in self._hits[1][key].items() for x in others}
+        places = [
+            (x, y, place)
+            for x, y in sorted((pair for pair in near if pair[0] in number and pair[1] in number), key=_place_of_pair)
+            if (place := locate(x, y, ~x.zero)) is not None
+        ]
+        edges = [(number[x], number[y]) for x, y in _disjoint(places)]
         if not edges:
             return []
         ends = np.array(sorted(edges), np.int64)
@@ -214,6 +215,30 @@ class _Search:
         for back in range(1, min(len(link) for link in chain(*links)) + 1):
             a, b = (tuple(link[-back] for link in side) for side in links)
             yield Union(a, b)
+
+
+def _place_of_pair(pair: tuple[Signed, Signed]) -> tuple[int, ...]:
+    x, y = pair
+    return x.defined, x.group, y.defined, y.group, len(x), len(y)
+
+
+def _disjoint(places: list[tuple[Signed, Signed, Place]]) -> list[tuple[Signed, Signed]]:
+    """Return the pairs of values that share slices which neither shares with a value that it has more in common with.
+
+    Example of what is left out: under a causal mask the first token attends to itself alone. So the first row of the result of
+    attention is the first row of the values that went into it.
+    """
+    free: dict[Signed, np.ndarray] = {}
+    kept = []
+    for x, y, place in sorted(places, key=lambda entry: -entry[2].n_found):
+        in_x, in_y = place.at[place.at >= 0], place.at >= 0
+        open_x = free.setdefault(x, np.ones(len(x), dtype=bool))
+        open_y = free.setdefault(y, np.ones(len(y), dtype=bool))
+        if open_x[in_x].all() and open_y[in_y].all():
+            open_x[in_x] = False
+            open_y[in_y] = False
+            kept.append((x, y))
+    return kept
 
 
 def _hits(values: list[Signed], others: list[Signed]) -> _Hits:

@@ -25,6 +25,9 @@ MIN_BITS = 30.0
 N_ANCHORS = 8
 # An anchor that is near to more slices than this says nothing. Candidates of one comparison in memory at once.
 _CROWDED, _MAX_CANDIDATES = 256, 1 << 21
+# Axes of a slice, number of slices, and which of the entries that share both.
+_Form = tuple[str, int, int]
+
 # Below this part of the usual size a slice counts as zeros.
 _ZERO = 1e-6
 
@@ -102,16 +105,15 @@ def signed_values(prints: Fingerprints, side: int, definitions: dict[int, list[i
     found: dict[str, list[Signed]] = defaultdict(list)
     for first, same in definitions.items():
         tolerance, noise = float(groups.tolerance[first]), float(groups.noise[first])
-        seen: set[tuple[str, int]] = set()
+        seen: set[_Form] = set()
         for member in (m for group in same for m in graph.members[group]):
-            entries = values.signatures.of(member)
-            others = dict(_by_form(second.signatures.of(member))) if second is not None and entries else {}
-            for key, numbers in entries:
-                form = (key, len(numbers))
+            entries = _by_form(values.signatures.of(member))
+            others = _by_form(second.signatures.of(member)) if second is not None and entries else {}
+            for form in entries:
                 if form in seen:
                     continue
                 seen.add(form)
-                again = others.get(form)
+                key, numbers, again = form[0], entries[form], others.get(form)
                 inputs = [values] if again is None or second is None else [values, second]
                 spread = [float(v.std[member]) for v in inputs]
                 size = [float(np.hypot(v.std[member], v.mean[member])) for v in inputs]
@@ -130,8 +132,13 @@ def signed_values(prints: Fingerprints, side: int, definitions: dict[int, list[i
     return found
 
 
-def _by_form(entries: list[tuple[str, Rows]]) -> list[tuple[tuple[str, int], Rows]]:
-    return [((key, len(numbers)), numbers) for key, numbers in reversed(entries)]
+def _by_form(entries: list[tuple[str, Rows]]) -> dict[_Form, Rows]:
+    found: dict[_Form, Rows] = {}
+    for key, numbers in entries:
+        form = key, len(numbers), 0
+        # The rows and the columns of a square are two entries of one form.
+        found[form if form not in found else (key, len(numbers), 1)] = numbers
+    return found
 
 
 class Index:

@@ -147,9 +147,7 @@ class Fingerprint:
         found = signatures_of(view, holes=stats.holes, columns=not self._n_signed)
         self._n_signed += 1
         known = {(key, len(numbers)) for key, numbers in self.signatures}
-        # Of a square the columns would be taken for rows.
-        fresh = {(key, len(numbers)): (key, numbers) for key, numbers in reversed(found)}
-        return [fresh[form] for form in reversed(fresh) if form not in known]
+        return [(key, numbers) for key, numbers in found if (key, len(numbers)) not in known]
 
     def _append(self, key: str, buckets: NDArray[np.float64]) -> None:
         self.sketches.append((key, buckets.astype(np.float32)))
