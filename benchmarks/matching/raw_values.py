@@ -15,6 +15,8 @@ INFINITE = 1e30
 # Rounding noise relative to the norm: values that are mostly their mean agree no better than this.
 NOISE = 16 * 1.2e-7
 COARSE_NOISE = 7.8e-3
+# Slices with fewer elements are often equal by accident.
+SHORTEST = 4
 
 
 def distance(a: Array, b: Array, noise: float = NOISE) -> float:
@@ -159,8 +161,10 @@ def _forms(seen: Sequence[Array]) -> Iterator[tuple[int, str]]:
     """Yield the ways to see slices of a value: elements of a slice, and whether it runs along one axis or along all but one."""
     for x in map(squeezed, seen):
         for length in x.shape:
-            yield length, "along"
-            yield x.size // length, "across"
+            if length >= SHORTEST:
+                yield length, "along"
+            if x.size // length >= SHORTEST:
+                yield x.size // length, "across"
 
 
 def _matrix(seen: Sequence[Array], width: int, kind: str) -> Array | None:
@@ -181,12 +185,20 @@ def _partners(x: Array, y: Array, tolerance: float, noise: float) -> NDArray[np.
     size = float(np.sqrt(np.square(y[usual]).sum() / len(y)))
     free = np.ones(len(x), dtype=bool)
     found = np.full(len(y), -1)
+    limit = 2 * (tolerance * spread + noise * size)
+    # Rows that are near have a first element that is near; most are ruled out by it.
+    order = np.argsort(x[:, 0], kind="stable")
+    low = np.searchsorted(x[order, 0], y[:, 0] - limit)
+    high = np.searchsorted(x[order, 0], y[:, 0] + limit, side="right")
     for number, row in enumerate(y):
-        apart = np.where(free, np.linalg.norm(x - row, axis=1), np.inf)
-        nearest = int(apart.argmin())
-        if apart[nearest] <= 2 * (tolerance * spread + noise * size):
-            free[nearest] = False
-            found[number] = nearest
+        near = np.sort(order[low[number] : high[number]])
+        near = near[free[near]]
+        if not len(near):
+            continue
+        apart = np.linalg.norm(x[near] - row, axis=1)
+        if apart.min() <= limit:
+            found[number] = near[apart.argmin()]
+            free[found[number]] = False
     return found
 
 
