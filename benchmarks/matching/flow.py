@@ -187,16 +187,24 @@ def segments(flows: tuple[Flow, Flow], boundaries: Iterable[tuple[Iterable[int],
     return found
 
 
-def pair_boundaries(a: Mapping[str, list[int]], b: Mapping[str, list[int]]) -> dict[str, tuple[list[int], list[int]]]:
-    """Return the boundaries both sides have: the k-th use of a name with the k-th, or all with all if counts differ.
+def pair_boundaries(
+    a: Mapping[str, list[int]], b: Mapping[str, list[int]], numel: tuple[Mapping[int, int], Mapping[int, int]]
+) -> dict[str, tuple[list[int], list[int]]]:
+    """Return the boundaries both sides have: the k-th use of a name with the k-th, or all with all.
 
-    A boundary that is one tensor on one side and several on the other (a batched pass against two, all steps against one
-    after the other) is the concatenation of them.
+    All go with all if the sides use the name unequally often, or if the tensors of a use differ in size. Then the boundary is the
+    concatenation of them. Examples: a batched pass against two; a prompt in chunks of 37 and 27 against chunks of 32.
+
+    Args:
+        a: ids of the tensors of A by name.
+        b: the same of B.
+        numel: elements of the tensors of A and of B.
     """
     found = {}
     for name in sorted(a.keys() & b.keys()):
         ours, theirs = a[name], b[name]
-        if len(ours) != len(theirs) or len(ours) == 1:
+        alike = [numel[0][x] for x in ours] == [numel[1][y] for y in theirs]
+        if not alike or len(ours) == 1:
             found[name] = (ours, theirs)
         else:
             found |= {f"{name}#{k}": ([x], [y]) for k, (x, y) in enumerate(zip(ours, theirs, strict=True))}

@@ -28,6 +28,7 @@ from benchmarks.matching.raw_values import (
     is_concatenation,
     is_slice,
     same_elements,
+    same_slices,
     varies,
 )
 
@@ -40,6 +41,8 @@ SORTED = 1e-5
 # A region above this share of the time is too coarse, unless it cannot be split.
 COARSE = 0.1
 SMALLEST = 16
+# Of what is matched as parts of one another, so much is the same on both sides. The rest may be padding.
+SHARE = 0.5
 MAX_PIECES = 16
 
 
@@ -141,7 +144,7 @@ class Truth:
     def __init__(self, a: Side, b: Side) -> None:
         self.sides = (a, b)
         self.flows = (a.flow, b.flow)
-        self.boundaries = pair_boundaries(a.labels, b.labels)
+        self.boundaries = pair_boundaries(a.labels, b.labels, (a.flow.numel, b.flow.numel))
         self.segments = segments(self.flows, self.boundaries.values())
         self.names: tuple[dict[int, set[str]], dict[int, set[str]]] = (defaultdict(set), defaultdict(set))
         for name, boundary in self.boundaries.items():
@@ -152,7 +155,7 @@ class Truth:
         # A segment of one side only says nothing of what may be paired with it.
         self._known_segments = set(self.segments[0].values()) & set(self.segments[1].values())
         self._partners: dict[tuple[int, int], bool] = {}
-        self._held: dict[tuple[tuple[int, ...], tuple[int, ...]], bool | None] = {}
+        self._held: dict[tuple[tuple[int, ...], tuple[int, ...], bool], bool | None] = {}
 
     # ------------------------------------------------------------------------------------------------ values
 
@@ -166,14 +169,19 @@ class Truth:
         tolerance = max((TOLERANCE.get(kind, STRICT) for kind in kinds), default=STRICT)
         return tolerance, COARSE_NOISE if "bfloat16" in kinds else NOISE
 
-    def holds(self, pair: Paired) -> bool | None:
-        """Tell whether matched tensors really have the same value on every input; None if that is not known."""
-        key = tuple(pair.a), tuple(pair.b)
+    def holds(self, pair: Paired, union: bool = False) -> bool | None:
+        """Tell whether matched tensors really have the same value on every input; None if that is not known.
+
+        Args:
+            pair: the tensors.
+            union: they are matched as parts of one another: slices of one side are slices of the other.
+        """
+        key = tuple(pair.a), tuple(pair.b), union
         if key not in self._held:
-            self._held[key] = self._holds(pair)
+            self._held[key] = self._holds(pair, union)
         return self._held[key]
 
-    def _holds(self, pair: Paired) -> bool | None:
+    def _holds(self, pair: Paired, union: bool) -> bool | None:
         tolerance, noise = self.tolerance(pair.a, pair.b)
         known = None
         for which in range(min(len(s.known) for s in self.sides)):
@@ -186,8 +194,8 @@ class Truth:
                 whole, pieces = (parts[0][0], parts[1]) if len(parts[0]) == 1 else (parts[1][0], parts[0])
                 same = is_concatenation(whole, pieces, tolerance, noise)
             else:
-                return False
-            if not same:
+                same = False
+            if not same and not (union and same_slices(*parts, tolerance, SHARE, noise)):
                 return False
             known = True
         return known
@@ -222,13 +230,15 @@ class Truth:
             pairs=len(match.pairs) + len(match.unions),
         )
         matched = [*match.pairs, *match.unions]
-        wrong = [p for p in matched if self._is_wrong(p, score)]
+        wrong = [p for p in match.pairs if self._is_wrong(p, score)]
+        wrong += [p for p in match.unions if self._is_wrong(p, score, union=True)]
         regions: tuple[dict[int, int], dict[int, int]] = ({}, {})
         for number, region in enumerate(match.regions):
             regions[0].update(dict.fromkeys(region.ops_a, number))
             regions[1].update(dict.fromkeys(region.ops_b, number))
         for name, boundary in self.boundaries.items():
-            kept = self._is_matched(boundary, matched) and self._is_respected(boundary, regions)
+            pieces = self._pieces(boundary, matched)
+            kept = bool(pieces) and all(self._is_respected(piece, regions) for piece in pieces)
             (score.found if kept else score.missing).append(name)
         self._crossed(match, wrong, score)
         if score.control:
@@ -236,11 +246,11 @@ class Truth:
         self._sizes(match, score)
         return score
 
-    def _is_wrong(self, pair: Paired, score: Score) -> bool:
+    def _is_wrong(self, pair: Paired, score: Score, *, union: bool = False) -> bool:
         both = tuple(self.shared_labels(side, ids) for side, ids in enumerate((pair.a, pair.b)))
         if score.control:
             score.beyond_inputs += all(self._depends(side, ids) for side, ids in enumerate((pair.a, pair.b)))
-        holds = self.holds(pair)
+        holds = self.holds(pair, union)
         score.unchecked += holds is None
         reason = ""
         if holds is False:
@@ -263,13 +273,24 @@ class Truth:
         flow = self.flows[side]
         return any(t not in flow.constant and t in flow.parametric for t in ids)
 
-    def _is_matched(self, boundary: tuple[list[int], list[int]], matched: Sequence[Paired]) -> bool:
+    def _pieces(
+        self, boundary: tuple[list[int], list[int]], matched: Sequence[Paired]
+    ) -> list[tuple[list[int], list[int]]]:
+        """Return a boundary in the pieces in which it is matched: as a rule itself; nothing if it is not matched.
+
+        Example of several pieces: each of two halves is two quarters of the other side.
+        """
         wanted = [{self.flows[s].group[t] for t in boundary[s]} for s in (0, 1)]
+        inside = []
         for pair in matched:
             held = [{self.flows[s].group[t] for t in ids} for s, ids in enumerate((pair.a, pair.b))]
             if wanted[0] <= held[0] and wanted[1] <= held[1]:
-                return True
-        return self._is_matched_in_parts(boundary, matched)
+                return [boundary]
+            if held[0] <= wanted[0] and held[1] <= wanted[1]:
+                inside.append(held)
+        if inside and all(set().union(*(held[s] for held in inside)) == wanted[s] for s in (0, 1)):
+            return [(sorted(held[0]), sorted(held[1])) for held in inside]
+        return [boundary] if self._is_matched_in_parts(boundary, matched) else []
 
     def _is_matched_in_parts(self, boundary: tuple[list[int], list[int]], matched: Sequence[Paired]) -> bool:
         """Tell whether a whole is matched with its parts through what only selects or assembles.

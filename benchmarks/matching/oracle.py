@@ -12,7 +12,7 @@ import numpy as np
 from benchmarks.matching.metric import SMALLEST, Truth
 from benchmarks.matching.raw_values import Array, agree, squeezed
 from magneton.analysis.values.classes import ValueClass
-from magneton.analysis.values.concatenations import Union
+from magneton.analysis.values.concatenations import Union, union_of
 from magneton.analysis.values.definitions import pair_definitions
 from magneton.analysis.values.graph import ValueGraph
 from magneton.analysis.values.match import MatchedRegion, MatchedValue, ValueMatch
@@ -44,8 +44,8 @@ def oracle_match(truth: Truth, a: ValueGraph, b: ValueGraph) -> ValueMatch:
     unions = [u for side in (0, 1) for u in _unions(truth, side, ends, matched)]
     cuts = (set(matched[0]), set(matched[1]))
     for union in unions:
-        cuts[union.whole_side].add(union.whole)
-        cuts[1 - union.whole_side].update(union.parts)
+        cuts[0].update(union.a)
+        cuts[1].update(union.b)
     paired = ({x for x, _, _ in pairs}, {y for _, y, _ in pairs})
     for side, graph in enumerate((a, b)):
         class_of = {g: n for n, c in enumerate(classes) for g in (c.a, c.b)[side]}
@@ -67,10 +67,8 @@ def oracle_match(truth: Truth, a: ValueGraph, b: ValueGraph) -> ValueMatch:
 
 
 def _union(a: ValueGraph, b: ValueGraph, union: Union) -> MatchedValue:
-    graphs = (a, b)
-    whole = graphs[union.whole_side].ids(union.whole)
-    parts = tuple(i for g in union.parts for i in graphs[1 - union.whole_side].ids(g))
-    return MatchedValue(*((whole, parts) if union.whole_side == 0 else (parts, whole)), 0.0, ("oracle",))
+    left, right = (tuple(i for g in groups for i in graph.ids(g)) for graph, groups in ((a, union.a), (b, union.b)))
+    return MatchedValue(left, right, 0.0, ("oracle",))
 
 
 def _feeds_its_class(graph: ValueGraph, class_of: dict[int, int], group: int) -> bool:
@@ -183,7 +181,7 @@ def _unions(
             continue
         for pieces in range(2, MAX_PARTS + 1):
             if whole.size % pieces == 0 and (chosen := _parts(truth, side, whole, pieces, parts[whole.size // pieces])):
-                yield Union(side, whole.group, chosen)
+                yield union_of(side, (whole.group,), chosen)
                 break
 
 

@@ -15,6 +15,8 @@ INFINITE = 1e30
 # Rounding noise relative to the norm: values that are mostly their mean agree no better than this.
 NOISE = 16 * 1.2e-7
 COARSE_NOISE = 7.8e-3
+# Slices with fewer elements are often equal by accident.
+SHORTEST = 4
 
 
 def distance(a: Array, b: Array, noise: float = NOISE) -> float:
@@ -115,10 +117,89 @@ def is_concatenation(
             turned = [c.transpose(order) for c in chosen if c is not None]
             for axis in range(len(shape) + 1):
                 joined = [np.stack(turned, axis)] if len({t.shape for t in turned}) == 1 else []
-                joined += [np.concatenate(turned, axis)] if axis < len(shape) else []
+                joined += [np.concatenate(turned, axis)] if axis < len(shape) and _join(turned, axis) else []
                 if any(agree(whole, [j], tolerance, noise) for j in joined):
                     return True
     return False
+
+
+def _join(turned: Sequence[Array], axis: int) -> bool:
+    return len({t.shape[:axis] + t.shape[axis + 1 :] for t in turned}) == 1
+
+
+def same_slices(
+    a: Sequence[Sequence[Array]], b: Sequence[Sequence[Array]], tolerance: float, share: float, noise: float = NOISE
+) -> bool:
+    """Tell whether several values of A together hold the same slices as several of B, and name them in order.
+
+    The slices of a value may be anywhere in the values of the other side. The values are in the order of their first slices there. A
+    slice is what is left of a value when one axis is fixed, or all axes but one. Example: the rows of a matrix, or its columns.
+
+    Args:
+        a: values of A, each in every arrangement in which it was seen.
+        b: values of B.
+        tolerance: relative distance within which two slices are the same.
+        share: part of the slices of either side that must have a partner on the other. The rest may be padding.
+        noise: rounding noise relative to the norm.
+    """
+    a, b = (b, a) if len(b) == 1 else (a, b)
+    for width, kind in dict.fromkeys(_forms(a[0])):
+        sides = [[_matrix(part, width, kind) for part in side] for side in (a, b)]
+        if any(m is None for side in sides for m in side):
+            continue
+        x, y = ([m for m in side if m is not None] for side in sides)
+        partner = _partners(np.concatenate(x), np.concatenate(y), tolerance, noise)
+        longest = max(sum(map(len, x)), len(partner))
+        ends = np.cumsum([len(m) for m in y])[:-1]
+        firsts = [part[part >= 0].min(initial=len(partner)) for part in np.split(partner, ends)]
+        if np.count_nonzero(partner >= 0) >= share * longest and firsts == sorted(firsts):
+            return True
+    return False
+
+
+def _forms(seen: Sequence[Array]) -> Iterator[tuple[int, str]]:
+    """Yield the ways to see slices of a value: elements of a slice, and whether it runs along one axis or along all but one."""
+    for x in map(squeezed, seen):
+        for length in x.shape:
+            if length >= SHORTEST:
+                yield length, "along"
+            if x.size // length >= SHORTEST:
+                yield x.size // length, "across"
+
+
+def _matrix(seen: Sequence[Array], width: int, kind: str) -> Array | None:
+    for x in map(squeezed, seen):
+        for axis, length in enumerate(x.shape):
+            if kind == "along" and length == width:
+                return np.moveaxis(x, axis, -1).reshape(-1, width)
+            if kind == "across" and x.size // length == width:
+                return np.moveaxis(x, axis, 0).reshape(length, width)
+    return None
+
+
+def _partners(x: Array, y: Array, tolerance: float, noise: float) -> NDArray[np.int64]:
+    """Return for each row of ``y`` the row of ``x`` that is the same, each at most once; -1 where there is none."""
+    x, y = (np.clip(np.nan_to_num(m, nan=9e9), -9e9, 9e9) for m in (x, y))
+    usual = np.abs(y) < 1e9
+    spread = float(y[usual].std()) * y.shape[1] ** 0.5 if usual.any() else 0.0
+    size = float(np.sqrt(np.square(y[usual]).sum() / len(y)))
+    free = np.ones(len(x), dtype=bool)
+    found = np.full(len(y), -1)
+    limit = 2 * (tolerance * spread + noise * size)
+    # Rows that are near have a first element that is near; most are ruled out by it.
+    order = np.argsort(x[:, 0], kind="stable")
+    low = np.searchsorted(x[order, 0], y[:, 0] - limit)
+    high = np.searchsorted(x[order, 0], y[:, 0] + limit, side="right")
+    for number, row in enumerate(y):
+        near = np.sort(order[low[number] : high[number]])
+        near = near[free[near]]
+        if not len(near):
+            continue
+        apart = np.linalg.norm(x[near] - row, axis=1)
+        if apart.min() <= limit:
+            found[number] = near[apart.argmin()]
+            free[found[number]] = False
+    return found
 
 
 def _of_trail(seen: Sequence[Array], shape: tuple[int, ...]) -> Array | None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from magneton.analysis.values.columns import Sketches, Slices, Values
+from magneton.analysis.values.columns import Signatures, Sketches, Slices, Values
 from magneton.analysis.values.graph import Operator, ValueGraph
-from magneton.schemas.sketch import arrangement_key, assignments, flat_key, flat_sketch, sketch
+from magneton.schemas.sketch import arrangement_key, assignments, flat_key, flat_sketch, signature, sketch
 
 Array = np.ndarray
 
@@ -28,6 +28,7 @@ class Value:
     holes: tuple[int, int, int]
     sketches: list[tuple[str, Array]]
     slices: list[tuple[tuple[int, ...], Array]]
+    signatures: list[tuple[str, Array]]
 
 
 def columns(values: Sequence[Value]) -> Values:
@@ -36,6 +37,8 @@ def columns(values: Sequence[Value]) -> Values:
     sketches = [entry for v in values for entry in v.sketches]
     slices = [entry for v in values for entry in v.slices]
     names = sorted({key for key, _ in sketches})
+    signatures = [entry for v in values for entry in v.signatures]
+    axes = sorted({key for key, _ in signatures})
     return Values(
         tensor_id=np.arange(n),
         numel=np.array([v.numel for v in values]),
@@ -60,6 +63,14 @@ def columns(values: Sequence[Value]) -> Values:
             np.cumsum([0, *(len(rows) for _, rows in slices)]),
             np.concatenate([rows for _, rows in slices] or [np.zeros((0, 64), np.float32)]),
         ),
+        signatures=Signatures(
+            np.cumsum([0, *(len(v.signatures) for v in values)]),
+            np.array([axes.index(key) for key, _ in signatures], np.int64),
+            axes,
+            np.array([len(numbers) for _, numbers in signatures], np.int64),
+            np.cumsum([0, *(numbers.size for _, numbers in signatures)]),
+            np.concatenate([numbers.ravel() for _, numbers in signatures] or [np.zeros(0, np.float32)]),
+        ),
     )
 
 
@@ -74,7 +85,20 @@ def fingerprint(array: Array, *, constant: bool, precision: str, role: str | Non
     sketches = [(flat_key(x.size), flat_sketch(x - mean).astype(np.float32))]
     slices = []
     _arrange(x, mean, sketches, slices)
-    return Value(x.size, str(array.dtype), precision, constant, role, mean, float(x.std()), holes, sketches, slices)
+    signatures = [] if constant or array.dtype.kind != "f" else _signed(array)
+    return Value(
+        x.size, str(array.dtype), precision, constant, role, mean, float(x.std()), holes, sketches, slices, signatures
+    )
+
+
+def _signed(array: Array) -> list[tuple[str, Array]]:
+    """By rows and by columns."""
+    x = np.where(np.isfinite(array), array, 0.0).astype(np.float64)
+    x = x.reshape([n for n in x.shape if n > 1] or [1])
+    rows, columns_ = x.reshape(-1, x.shape[-1]), np.moveaxis(x, -1, 0)
+    found = [(arrangement_key(x.shape[-1:]), signature(rows))]
+    found += [(arrangement_key(x.shape[:-1]), signature(columns_))] if x.ndim > 1 else []
+    return [(key, numbers.astype(np.float32)) for key, numbers in found]
 
 
 def _arrange(x: Array, mean: float, sketches: list, slices: list) -> None:  # type: ignore[type-arg]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from benchmarks.matching.pairs import (
     attention,
     bert,
+    chunks,
     controls,
     convolution,
     decoders,
@@ -56,6 +57,7 @@ FAMILIES = (
     graphs,
     training,
     microbatches,
+    chunks,
     small,
     precision,
     controls,

@@ -155,6 +155,7 @@ class Evidence(StrEnum):
     SECOND_INPUT = "second_input"
     MOVEMENT = "movement"
     UNION = "union"
+    PARTIAL = "partial"
     CONTEXT = "context"
     TREE = "tree"
     MODULE = "module"
@@ -226,6 +227,7 @@ _STRENGTH: dict[str, int] = {word: number for number, word in enumerate(Evidence
 _EVIDENCE_TEXT: dict[str, str] = {
     Evidence.MOVEMENT: "only moves data",
     Evidence.UNION: "concatenation",
+    Evidence.PARTIAL: "same but for padding",
     Evidence.CONTEXT: "neighbours",
     Evidence.MODULE: "module path",
     Evidence.PARTS: "sum of parts",

@@ -8,6 +8,10 @@ length. It does not depend on the place of the axis. So a permuted tensor has th
 The *flat* sketch follows the elements in logical (row-major) order, whatever the shape: element ``i`` is hashed as entry
 ``(i // BLOCK, i % BLOCK)`` of a matrix of two axes of their own. A reshaped tensor has the same flat sketch.
 
+A *signature* sees a tensor as a list of slices and reduces each slice to a few numbers: the sums of its elements with random signs.
+Example: the signature of a matrix by rows has 2 to 8 numbers for each row. Two tensors that share rows share entries of their
+signatures, wherever the rows are. So parts of any length are recognised in a whole.
+
 Hashes are integer arithmetic (the finaliser of splitmix64), so they are the same in every process, on every machine and
 with every release of NumPy. A change of the hashes makes recordings incomparable, so it needs a new schema version.
 """
@@ -32,7 +36,12 @@ Floats = NDArray[np.float32]
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = (1 << 64) - 1
-_AXIS, _FLAT_BLOCK, _FLAT_COLUMN = 1, 2, 3
+_AXIS, _FLAT_BLOCK, _FLAT_COLUMN, _SIGNATURE = 1, 2, 3, 4
+
+# Numbers in each entry of a signature: at least 2. A short signature has more, so that few entries are still distinctive.
+MIN_SIGNS = 2
+MAX_SIGNS = 8
+_SIGNATURE_SIZE = 512
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -42,11 +51,15 @@ def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return mixed
 
 
-def _hash(length: int, *key: int) -> tuple[Ints, Floats]:
+def _hashed(length: int, *key: int) -> NDArray[np.uint64]:
     seed = np.array([0], np.uint64)
     for part in key:
         seed = _mix(seed + np.uint64((part * _GOLDEN + _GOLDEN) & _MASK))
-    hashed = _mix(seed + np.arange(1, length + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
+    return _mix(seed + np.arange(1, length + 1, dtype=np.uint64) * np.uint64(_GOLDEN))
+
+
+def _hash(length: int, *key: int) -> tuple[Ints, Floats]:
+    hashed = _hashed(length, *key)
     buckets = (hashed >> np.uint64(58)).astype(np.int64)
     signs = 1 - 2 * ((hashed >> np.uint64(57)) & np.uint64(1)).astype(np.float32)
     buckets.setflags(write=False)
@@ -200,3 +213,35 @@ def concatenated(slices: NDArray[np.floating], occurrence: int = 0) -> NDArray[n
     rolled = (np.arange(BUCKETS) - buckets[:, None]) % BUCKETS
     turned = np.take_along_axis(np.asarray(slices, np.float64), rolled, axis=1)
     return np.asarray((signs[:, None] * turned).sum(axis=0), np.float64)
+
+
+def n_signs(n_slices: int) -> int:
+    """Return how many numbers each entry of a signature of so many slices has."""
+    return min(MAX_SIGNS, max(MIN_SIGNS, _SIGNATURE_SIZE // max(n_slices, 1)))
+
+
+@lru_cache(maxsize=256)
+def signature_signs(shape: tuple[int, ...]) -> Floats:
+    """Return the signs of the elements of a slice, ``float32[elements, MAX_SIGNS]``, in row-major order; read-only.
+
+    An entry with fewer numbers uses the first columns.
+    """
+    signs = np.ones((1, MAX_SIGNS), np.float32)
+    bits = np.arange(40, 40 + MAX_SIGNS, dtype=np.uint64)
+    for length, occurrence in zip(shape, assignments(shape)[0], strict=True):
+        if length > 1:
+            hashed = _hashed(length, _SIGNATURE, length, occurrence)
+            own = 1 - 2 * ((hashed[:, None] >> bits) & np.uint64(1)).astype(np.float32)
+            signs = (signs[:, None, :] * own).reshape(-1, MAX_SIGNS)
+    signs.setflags(write=False)
+    return signs
+
+
+def signature(slices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the signature of slices, ``[n, n_signs(n)]``: the reference of what recorders compute faster.
+
+    Args:
+        slices: the slices, the first axis numbers them. All values are finite; recorders put 0 for NaN and infinities.
+    """
+    n = len(slices)
+    return np.asarray(slices.reshape(n, -1) @ signature_signs(slices.shape[1:])[:, : n_signs(n)], np.float64)

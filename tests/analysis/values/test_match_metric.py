@@ -10,7 +10,16 @@ import pytest
 from benchmarks.matching.dominator import dominator_match
 from benchmarks.matching.flow import Flow, Op, pair_boundaries, segments
 from benchmarks.matching.metric import Side, Truth
-from benchmarks.matching.raw_values import agree, distance, is_concatenation, is_slice, same_elements, varies
+from benchmarks.matching.raw_values import (
+    Array,
+    agree,
+    distance,
+    is_concatenation,
+    is_slice,
+    same_elements,
+    same_slices,
+    varies,
+)
 
 RANDOM = np.random.default_rng(0)
 X, Y = RANDOM.normal(size=(6, 8)), RANDOM.normal(size=(6, 8))
@@ -296,15 +305,38 @@ def test_labels_induce_segments() -> None:
     assert first[0] != first[2]
 
 
-def test_boundaries_pair_in_order_unless_counts_differ() -> None:
-    a = {"x": [1], "y": [2, 3], "z": [4, 5], "only": [6]}
-    b = {"x": [10], "y": [20, 30], "z": [40]}
-    assert pair_boundaries(a, b) == {
+def test_boundaries_pair_in_order_unless_counts_or_sizes_differ() -> None:
+    a = {"x": [1], "y": [2, 3], "z": [4, 5], "only": [6], "chunks": [7, 8]}
+    b = {"x": [10], "y": [20, 30], "z": [40], "chunks": [70, 80]}
+    numel = (
+        dict.fromkeys((1, 2, 3, 4, 5, 6), 48) | {7: 37, 8: 27},
+        dict.fromkeys((10, 20, 30, 40), 48) | {70: 32, 80: 32},
+    )
+    assert pair_boundaries(a, b, numel) == {
         "x": ([1], [10]),
         "y#0": ([2], [20]),
         "y#1": ([3], [30]),
         "z": ([4, 5], [40]),
+        "chunks": ([7, 8], [70, 80]),
     }
+
+
+def test_slices_are_the_same_whatever_the_parts() -> None:
+    x = np.random.default_rng(0).standard_normal((6, 4))
+    other = np.random.default_rng(1).standard_normal((6, 4))
+
+    def same(a: list[Array], b: list[Array], share: float = 1.0) -> bool:
+        return same_slices([[v] for v in a], [[v] for v in b], 1e-6, share)
+
+    assert same([x], [x[:4], x[4:]])
+    assert not same([x], [x[4:], x[:4]])  # not in order
+    assert same([x[:2], x[2:]], [x[:3], x[3:]])
+    assert same([x[:, :2], x[:, 2:]], [x[:, :1], x[:, 1:]])  # by column
+    assert same([x], [x[[0, 2, 5]], x[[1, 3, 4]]])
+    assert not same([x], [x[:4], other[4:]])
+    assert not same([x], [x[:4]])
+    assert same([x], [x[:4]], 0.5)
+    assert not same([x], [np.concatenate([x[:2], other[2:]])], 0.5)
 
 
 # ---------------------------------------------------------------------------------------------------- baseline

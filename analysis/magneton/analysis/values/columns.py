@@ -72,6 +72,37 @@ class Slices:
 
 
 @dataclass
+class Signatures:
+    """Signatures of all values: the entries of value ``v`` are ``start[v]`` to ``start[v + 1]``.
+
+    Attributes:
+        start: ``int64[values + 1]``.
+        key: axes of a slice, of each entry, a number into ``names``.
+        names: axes of a slice.
+        n_slices: slices, of each entry.
+        first: first number of each entry and, last, how many there are.
+        numbers: the numbers of all slices, float32.
+    """
+
+    start: Ints
+    key: Ints
+    names: list[str]
+    n_slices: Ints
+    first: Ints
+    numbers: Rows
+
+    def of(self, value: int) -> list[tuple[str, Rows]]:
+        """Return the axes of a slice and the numbers ``[slices, numbers]`` of each entry of a value."""
+        return [
+            (
+                self.names[self.key[i]],
+                self.numbers[self.first[i] : self.first[i + 1]].reshape(int(self.n_slices[i]), -1),
+            )
+            for i in range(self.start[value], self.start[value + 1])
+        ]
+
+
+@dataclass
 class Values:
     """Values in order of definition, one per entry of each column.
 
@@ -89,6 +120,7 @@ class Values:
         holes: numbers of NaN, +inf and -inf, ``int64[n, 3]``.
         sketches: their sketches.
         slices: their slices.
+        signatures: their signatures; recordings of earlier releases have none.
     """
 
     tensor_id: Ints
@@ -104,6 +136,7 @@ class Values:
     holes: Ints
     sketches: Sketches
     slices: Slices
+    signatures: Signatures
 
     def __len__(self) -> int:
         """Return the number of values."""
@@ -141,6 +174,7 @@ def read_values(tensors: pa.Table) -> Values:
         holes=np.stack([_numbers(tensors.column(c), np.int64) for c in ("n_nan", "n_posinf", "n_neginf")], axis=1),
         sketches=_sketches(tensors.column("sketches")),
         slices=_slices(tensors.column("slices")),
+        signatures=_signatures(tensors.column("signatures")),
     )
 
 
@@ -192,4 +226,18 @@ def _slices(column: pa.ChunkedArray) -> Slices:
         [tuple(flat[a:b]) for a, b in pairwise(at)],
         _starts(buckets),
         _matrix(buckets.flatten()),
+    )
+
+
+def _signatures(column: pa.ChunkedArray) -> Signatures:
+    lists = _whole(column)
+    entries = lists.flatten()
+    keys, numbers = entries.field("key").dictionary_encode(), entries.field("numbers")
+    return Signatures(
+        _starts(lists),
+        keys.indices.to_numpy(zero_copy_only=False).astype(np.int64),
+        keys.dictionary.to_pylist(),
+        entries.field("n_slices").to_numpy(zero_copy_only=False),
+        _starts(numbers),
+        np.asarray(numbers.flatten().to_numpy(zero_copy_only=False), np.float32),
     )

@@ -22,11 +22,19 @@ from magneton.schemas.sketch import arrangement_key, assignments, ones_sketch
 
 @dataclass(frozen=True)
 class Union:
-    """Group ``whole`` of one side is the concatenation of ``parts`` of the other; ``whole_side`` is 0 for A."""
+    """Groups of A that together are groups of B. Often one side is a single group, the concatenation of those of the other.
 
-    whole_side: int
-    whole: int
-    parts: tuple[int, ...]
+    ``partial``: some slices of either side have no partner. Example: rows of padding.
+    """
+
+    a: tuple[int, ...]
+    b: tuple[int, ...]
+    partial: bool = False
+
+
+def union_of(side: int, whole: tuple[int, ...], parts: tuple[int, ...], *, partial: bool = False) -> Union:
+    """Return the union of groups of a side with groups of the other one."""
+    return Union(whole, parts, partial) if side == 0 else Union(parts, whole, partial)
 
 
 # Shape the slices were taken of, their buckets ``[n, 64]``, and the buckets for the second input.
@@ -73,7 +81,7 @@ def find_unions(prints: Fingerprints, matched: tuple[set[int], set[int]]) -> lis
         parts = _Parts(prints, 1 - side, wanted)
         for definitions in wholes:
             pieces = next(filter(None, (_split(prints, side, number, parts) for number in definitions)), ())
-            found += [Union(side, whole, chosen) for whole, chosen in _assign(prints, side, definitions, pieces)]
+            found += [union_of(side, (n,), chosen) for n, chosen in assign(prints, side, definitions, pieces)]
     return found
 
 
@@ -195,7 +203,7 @@ def _nearest(
     return None
 
 
-def _assign(
+def assign(
     prints: Fingerprints, side: int, definitions: list[int], pieces: tuple[int, ...]
 ) -> Iterator[tuple[int, tuple[int, ...]]]:
     """Yield each definition of a whole with the definitions of its parts.

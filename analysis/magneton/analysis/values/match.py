@@ -11,6 +11,7 @@ from magneton.analysis.values.fingerprints import Fingerprints
 from magneton.analysis.values.graph import ValueGraph
 from magneton.analysis.values.regions import ValueRegion, cut_and_glue
 from magneton.analysis.values.settings import MatchSettings
+from magneton.analysis.values.shared_slices import find_shared
 from magneton.schemas.kinds import Evidence
 
 # Two correct implementations differ by a fraction of the tolerance. A pair with a larger ratio than this needs support.
@@ -45,7 +46,7 @@ class ValueMatch:
     Attributes:
         regions: in order of execution.
         pairs: corresponding definitions, one each side.
-        unions: wholes on one side against their parts on the other.
+        unions: values of one side against values of the other that together hold the same slices.
         cuts_a: tensor ids of side A whose groups are cuts.
         cuts_b: the same of side B.
         second_input: whether matches were confirmed by a second input.
@@ -78,7 +79,9 @@ def match_values(a: ValueGraph, b: ValueGraph, settings: MatchSettings | None = 
     classes = _supported((a, b), find_classes(prints))
     pairs = pair_definitions(a, b, classes, use_context=settings.context)
     class_of = tuple({g: n for n, c in enumerate(classes) for g in (c.a, c.b)[side]} for side in (0, 1))
-    unions = find_unions(prints, (set(class_of[0]), set(class_of[1]))) if settings.unions else []
+    matched = (set(class_of[0]), set(class_of[1]))
+    unions = find_unions(prints, matched) if settings.unions else []
+    unions += find_shared(prints, matched, pairs, unions) if settings.unions else []
     cuts = _cuts((a, b), class_of, pairs, unions)
     regions = cut_and_glue((a, b), cuts, pairs, unions)
     return ValueMatch(
@@ -164,8 +167,8 @@ def _cuts(
         for side in (0, 1)
     )
     for union in unions:
-        cuts[union.whole_side].add(union.whole)
-        cuts[1 - union.whole_side].update(union.parts)
+        cuts[0].update(union.a)
+        cuts[1].update(union.b)
     return cuts[0], cuts[1]
 
 
@@ -183,7 +186,5 @@ def _pair(a: ValueGraph, b: ValueGraph, x: int, y: int, found: ValueClass, secon
 
 
 def _union(a: ValueGraph, b: ValueGraph, union: Union) -> MatchedValue:
-    parts = tuple(i for g in union.parts for i in (b if union.whole_side == 0 else a).ids(g))
-    whole = (a if union.whole_side == 0 else b).ids(union.whole)
-    left, right = (whole, parts) if union.whole_side == 0 else (parts, whole)
-    return MatchedValue(left, right, 1.0, (Evidence.UNION,))
+    left, right = (tuple(i for g in groups for i in graph.ids(g)) for graph, groups in ((a, union.a), (b, union.b)))
+    return MatchedValue(left, right, 1.0, (Evidence.UNION, *([Evidence.PARTIAL] if union.partial else [])))

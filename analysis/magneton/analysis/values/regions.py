@@ -48,7 +48,7 @@ def cut_and_glue(
         graphs: both sides.
         cuts: groups of each side that are cuts.
         pairs: corresponding groups of A and B.
-        unions: wholes and their parts.
+        unions: groups of A that together are groups of B.
     """
     n = len(graphs[0].operators)
     offset = (0, n)
@@ -124,11 +124,10 @@ def _glue_definitions(
         if ours and theirs:
             joined.union([*ours, *(o + offset[1] for o in theirs)])
     for union in unions:
-        side = union.whole_side
-        whole = _definers(graphs[side], union.whole, movement[side])
-        parts = [o for g in union.parts for o in _definers(graphs[1 - side], g, movement[1 - side])]
-        if whole and parts:
-            joined.union([*(o + offset[side] for o in whole), *(o + offset[1 - side] for o in parts)])
+        ours = [o for g in union.a for o in _definers(graphs[0], g, movement[0])]
+        theirs = [o for g in union.b for o in _definers(graphs[1], g, movement[1])]
+        if ours and theirs:
+            joined.union([*ours, *(o + offset[1] for o in theirs)])
     # Movements that write the same value on both sides correspond.
     same: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for side in (0, 1):

@@ -1,4 +1,4 @@
-"""Sketches and slices as lists of Arrow."""
+"""Sketches, slices and signatures as lists of Arrow."""
 
 from __future__ import annotations
 
@@ -40,3 +40,12 @@ def lists_of_slices(slices: Sequence[Sequence[tuple[tuple[int, ...], np.ndarray,
     norms = pa.array([n for _, _, n in flat], pa.list_(pa.float64()))
     entries = pa.StructArray.from_arrays([dims, buckets, norms], ["dims", "buckets", "norms"])
     return _lists([len(e) or None for e in slices], entries)
+
+
+def lists_of_signatures(signatures: Sequence[Sequence[tuple[str, np.ndarray]]]) -> pa.Array:
+    """Return the column ``signatures``: for each tensor keys, numbers of slices and numbers, NULL where there are none."""
+    flat = [entry for entries in signatures for entry in entries]
+    numbers = _lists([n.size for _, n in flat], _floats([n.ravel() for _, n in flat], pa.float32()))
+    keys, lengths = pa.array([k for k, _ in flat], pa.string()), pa.array([len(n) for _, n in flat], pa.int64())
+    entries = pa.StructArray.from_arrays([keys, lengths, numbers], ["key", "n_slices", "numbers"])
+    return _lists([len(e) or None for e in signatures], entries)

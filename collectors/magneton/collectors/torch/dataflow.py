@@ -20,6 +20,7 @@ from typing import Any
 from magneton.collectors.torch.fingerprint import Fingerprint
 from magneton.collectors.torch.geometry import WHOLE, Geometry, Key, covered, key_of, overlap
 from magneton.collectors.torch.profile import import_torch
+from magneton.collectors.torch.tensor_signature import SignatureBudget
 
 torch: Any = import_torch()
 
@@ -125,6 +126,7 @@ class Dataflow:
 
     def __init__(self, assemble: Assemble, *, unknown_constant: bool, values: bool = True) -> None:
         self.values: list[Value] = []
+        self.signatures = SignatureBudget()
         self._assemble = assemble
         self._unknown_constant = unknown_constant
         self._values = values
@@ -342,6 +344,6 @@ class Dataflow:
         if not self._values:
             return
         try:
-            value.fingerprint.add(tensor, constant=value.constant)
+            value.fingerprint.add(tensor, constant=value.constant, budget=self.signatures)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError):
             value.fingerprint.why = "unreadable"

@@ -1,4 +1,4 @@
-"""Fingerprints of torch tensors: statistics of the finite part, count sketches per arrangement, slices along short axes.
+"""Fingerprints of torch tensors: statistics of the finite part, count sketches per arrangement, slices, signatures.
 
 Everything is computed in float32 from pieces of bounded size, with sums carried on in float64.
 """
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from magneton.collectors.torch.profile import import_torch
 from magneton.collectors.torch.tensor_reading import Plain, TensorView, why_unreadable
+from magneton.collectors.torch.tensor_signature import Signature, SignatureBudget, signatures_of
 from magneton.collectors.torch.tensor_sketch import flat_sketch, separable_sketch, slice_sketches, whole_of_slices
 from magneton.collectors.torch.tensor_statistics import Statistics, exact_hash, statistics_of
 from magneton.schemas.sketch import BUCKETS, arrangement_key, assignments, flat_key
@@ -26,6 +27,8 @@ MAX_SLICES = 16
 MAX_INNER_SLICES = 8
 MAX_SKETCHES = 24
 MAX_SLICE_SHAPES = 6
+# Arrangements of a value that get a signature.
+MAX_SIGNED_SHAPES = 4
 
 Geometry = tuple[tuple[int, int], ...]
 
@@ -40,6 +43,7 @@ class Fingerprint:
         sketches: key and buckets, ``float32[BUCKETS]``, centred.
         slices: shape, buckets ``float32[n, BUCKETS]`` and norms of the slices along a short axis,
             which is first in the shape; axes of length 1 are left out; not centred.
+        signatures: by rows and by columns, not centred.
         why: why there is no fingerprint.
     """
 
@@ -47,16 +51,19 @@ class Fingerprint:
     hash: str | None = None
     sketches: list[tuple[str, NDArray[np.float32]]] = field(default_factory=list)
     slices: list[tuple[tuple[int, ...], NDArray[np.float32], list[float]]] = field(default_factory=list)
+    signatures: list[Signature] = field(default_factory=list)
     why: str | None = None
     _seen: set[object] = field(default_factory=set)
     _n_flat: int = 0
+    _n_signed: int = 0
 
-    def add(self, tensor: Any, *, constant: bool = False) -> None:
+    def add(self, tensor: Any, *, constant: bool = False, budget: SignatureBudget | None = None) -> None:
         """Add what a view of the value shows.
 
         Args:
             tensor: the view. Its content must be that of the value.
-            constant: it derives from parameters alone: one flat order is enough, and no slices.
+            constant: it derives from parameters alone: one flat order is enough, and no slices or signatures.
+            budget: what decides which signatures are kept; None: there are none.
         """
         if self.why is not None or len(self.sketches) >= MAX_SKETCHES:
             return
@@ -65,7 +72,10 @@ class Fingerprint:
             return
         with Plain():
             tensor = tensor.detach()
-            self._add(torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor, constant)
+            plain = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+            self._add(plain, constant)
+            if budget is not None and not constant:
+                budget.add(self.signatures, self._signed(plain))
 
     def _new(self, *sight: object) -> bool:
         """Note that something was seen; tell whether it is the first time."""
@@ -120,6 +130,24 @@ class Fingerprint:
                 "slices", shape[a], tensor.stride(a), arrangement_key([n for i, n in enumerate(shape) if i != a])
             )
         ]
+
+    def _signed(self, tensor: Any) -> list[Signature]:
+        """Return the signatures of an arrangement that was not seen before."""
+        stats, shape = self.statistics, tuple(tensor.shape)
+        if stats is None or not tensor.is_floating_point() or tensor.numel() < MIN_SKETCHED or stats.min == stats.max:
+            return []
+        if self._n_signed >= MAX_SIGNED_SHAPES or any(
+            n > 1 and not s for n, s in zip(shape, tensor.stride(), strict=True)
+        ):
+            return []
+        view = TensorView(tensor)
+        if not self._new("signature", tuple(view.ordered.shape)):
+            return []
+        # Columns of further arrangements are hardly ever parts of anything.
+        found = signatures_of(view, holes=bool(stats.holes), columns=not self._n_signed)
+        self._n_signed += 1
+        known = {(key, len(numbers)) for key, numbers in self.signatures}
+        return [(key, numbers) for key, numbers in found if (key, len(numbers)) not in known]
 
     def _append(self, key: str, buckets: NDArray[np.float64]) -> None:
         self.sketches.append((key, buckets.astype(np.float32)))

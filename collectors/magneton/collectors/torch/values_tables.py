@@ -20,7 +20,8 @@ _STATISTICS = ("mean", "std", "l1", "l2_squared", "l4_fourth", "sum_cubes", "min
 
 
 def columns_of(recorder: ValueRecorder) -> dict[str, dict[str, Sequence[Any]]]:
-    """Return the columns of the tables of one capture, by table. ``sketches`` and ``slices`` are as in ``Fingerprint``."""
+    """Return the columns of the tables of one capture, by table. ``sketches``, ``slices`` and ``signatures`` are as in ``Fingerprint``."""
+    recorder.dataflow.signatures.trim()
     return {
         "ops": _ops(recorder.calls),
         "tensors": _tensors(recorder.dataflow.values),
@@ -38,7 +39,7 @@ def tables_of(recorder: ValueRecorder, keys: Mapping[str, Any]) -> dict[str, pa.
         keys: run id, capture, rank, repeat and input of all rows.
     """
     # Imported only here: inside a recorded program the columns alone are needed.
-    from magneton.collectors.raw.sketch_lists import lists_of_sketches, lists_of_slices
+    from magneton.collectors.raw.sketch_lists import lists_of_signatures, lists_of_sketches, lists_of_slices
     from magneton.collectors.raw.tables import table_of
     from magneton.schemas.tables.run import RUN_TABLES
 
@@ -46,6 +47,7 @@ def tables_of(recorder: ValueRecorder, keys: Mapping[str, Any]) -> dict[str, pa.
     tensors: dict[str, Any] = columns["tensors"]
     tensors["sketches"] = lists_of_sketches(tensors["sketches"])
     tensors["slices"] = lists_of_slices(tensors["slices"])
+    tensors["signatures"] = lists_of_signatures(tensors["signatures"])
     return {name: table_of(RUN_TABLES[name], found, keys) for name, found in columns.items()}
 
 
@@ -102,6 +104,7 @@ def _tensors(values: Sequence[Value]) -> dict[str, Sequence[Any]]:
         "why_no_values": [p.why if s is None else None for p, s in zip(prints, stats, strict=True)],
         "sketches": [p.sketches for p in prints],
         "slices": [p.slices for p in prints],
+        "signatures": [p.signatures for p in prints],
         "quantiles": [None if s is None else s.quantiles for s in stats],
     }
     for name in ("n_nan", "n_posinf", "n_neginf"):

@@ -25,6 +25,8 @@ SLICES = pa.list_(
         ]
     )
 )
+# Signatures: the lengths of the axes of a slice, how many slices there are, and the numbers of each slice one after another.
+SIGNATURES = pa.list_(pa.struct([("key", pa.string()), ("n_slices", pa.int64()), ("numbers", pa.list_(pa.float32()))]))
 # Singular values: which axes form the rows of the matricisation, and the largest values.
 SINGULAR = pa.list_(pa.struct([("row_axes", pa.list_(pa.int64())), ("values", pa.list_(pa.float64()))]))
 

@@ -12,6 +12,7 @@ from magneton.schemas.tables.columns import (
     FLOATS,
     INT,
     INTS,
+    SIGNATURES,
     SINGULAR,
     SKETCHES,
     SLICES,
@@ -281,6 +282,13 @@ TENSORS = plain_table(
         SLICES,
         "count sketches of the slices along the first axis (at most 16 slices) and along one other axis (at most 8). The shape "
         "names the sliced axis first and leaves out axes of length 1. Not centred",
+    ),
+    Column(
+        "signatures",
+        SIGNATURES,
+        "a few sums with random signs of each row and of each column, in the order of memory. They find parts of unequal length in "
+        "a whole. `key` names the axes that were summed over. The longest are left out beyond 6 MB a capture. NULL where there is "
+        "none, and in recordings of earlier releases",
     ),
     Column(
         "singular_values",
