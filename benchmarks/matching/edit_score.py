@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from magneton.analysis.diff.document import DiffResult
 from magneton.analysis.recording import Recording
+from magneton.schemas.kinds import Verdict
 
 _COLUMNS = ("op_id", "launch_id", "dur_ns", "category", "registers_per_thread", "rank")
 
@@ -113,7 +114,9 @@ def outcome(a: Recording, b: Recording, result: DiffResult) -> Outcome:
         return found
 
     regions = document.regions
-    groups = {f.group_id for f in document.findings}
+    # What is not comparable is listed with the reason; it claims nothing.
+    findings = [f for f in document.findings if f.verdict != Verdict.NOT_COMPARABLE]
+    groups = {f.group_id for f in findings}
     return Outcome(
         side(a, "a", document.a.rank),
         side(b, "b", document.b.rank),
@@ -121,7 +124,7 @@ def outcome(a: Recording, b: Recording, result: DiffResult) -> Outcome:
         {r: (round(len(x) / steps[stratum[r]][0]), round(len(y) / steps[stratum[r]][1])) for r, (x, y) in held.items()},
         {r.region_id: (r.time_ns_b or 0.0) - (r.time_ns_a or 0.0) for r in regions},
         (document.coverage.a or 0.0, document.coverage.b or 0.0),
-        len(document.findings),
+        len(findings),
         {r.region_id for r in regions if r.group_id in groups},
         [note.code for note in document.comparison.notes],
         min(steps.values(), key=min),

@@ -229,10 +229,16 @@ def drop_some(trace: Trace, rnd: np.random.Generator) -> Edited:
 def _drop_places(trace: Trace, rnd: np.random.Generator, count: int | None) -> Edited:
     steps = trace.in_steps()
     length = Counter(len(found) for found in steps.values()).most_common(1)[0][0]
-    places = rnd.choice(length, count or max(1, round(DROPPED * length)), replace=False)
+    names = [trace.operators[i]["name"] for i in next(found for found in steps.values() if len(found) == length)]
+    # Of two neighbours of one name nothing tells which is missing, where shapes are not known.
+    alone = [p for p in range(length) if names[p] not in (names[p - 1 : p] + names[p + 1 : p + 2])] or list(
+        range(length)
+    )
+    wanted = min(count or max(1, round(DROPPED * length)), len(alone))
+    places = rnd.choice(alone, wanted, replace=False)
     gone = [found[p] for found in steps.values() for p in places if p < len(found)]
-    names = Counter(trace.operators[i]["name"] for i in gone)
-    return Edited(trace, dropped=_drop(trace, gone), what=", ".join(f"{n} x{c}" for n, c in names.most_common(4)))
+    counts = Counter(trace.operators[i]["name"] for i in gone)
+    return Edited(trace, dropped=_drop(trace, gone), what=", ".join(f"{n} x{c}" for n, c in counts.most_common(4)))
 
 
 def _drop(trace: Trace, indices: Iterable[int]) -> set[int]:

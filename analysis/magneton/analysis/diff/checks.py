@@ -211,10 +211,10 @@ def aligned_share(coverage: Coverage) -> float:
 
 
 def note_coverage(coverage: Coverage, notes: list[Note]) -> None:
-    """Say so where too little is aligned."""
+    """Say so before all else where too little is aligned: the two programs may have nothing to do with one another."""
     share = aligned_share(coverage)
     if share < MIN_COVERAGE:
-        notes.append(Note("low_coverage", f"{LOW_COVERAGE}: only {100 * share:.0f} % of a side is aligned"))
+        notes.insert(0, Note("low_coverage", f"{LOW_COVERAGE}: only {100 * share:.0f} % of a side is aligned"))
 
 
 def note_variation(aligned: list[Aligned], work: str, notes: list[Note]) -> None:
