@@ -31,6 +31,8 @@ MIN_PAIRED_INSIDE = 0.5
 # time; more where at least half of the tensor sizes agree, since a fused operator can be much faster than what it replaces.
 MAX_GROUP = 64
 MAX_TIMES, MAX_TIMES_SHAPED = 8.0, 100.0
+# Likeness of two nodes of the same structure in different places of the module tree: of several such the one in the same place wins.
+OTHER_PLACE = 0.98
 # Two calls of the same operator made of different numbers of kernels-launching parts stay together up to this many parts.
 MAX_CALL = 12
 
@@ -130,6 +132,8 @@ class Matcher:
             score = 1.0 if u.strict == v.strict else self.similarity(u, v)[0]
             if score == 1.0 and not self._informative(u) and (u.module is None or u.module != v.module):
                 score = STRONG - 0.01
+            if score == 1.0 and u.module != v.module:
+                score = OTHER_PLACE
             if score >= STRONG:
                 matrix[i, j] = score * (1.0 + 0.5 * np.log2(min(u.n_items, v.n_items)))
         pairs = heaviest_common_subsequence(ids_a, ids_b, matrix)

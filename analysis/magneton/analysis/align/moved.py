@@ -23,6 +23,8 @@ from magneton.analysis.align.tree import Node
 
 # How far an operator may have moved, in operators that carry work.
 WINDOW = 12
+# The same for an operator of which neither tensors nor module are known: its name alone finds it, close by and where nothing else is left over.
+NEAR = 4
 # Share of all operators that must have a partner before operators may be taken for moved ones.
 MIN_PAIRED_SHARE = 0.3
 # Likeness of two operators of one name and shape that call other operators inside.
@@ -37,11 +39,12 @@ _Pair = tuple[int, int]
 
 @dataclass
 class _Open:
-    """One side: leaves that may get another partner, by position, and where its leaves lie among the sure pairs."""
+    """One side: its leaves, the positions of those that may get another partner, its modules, and the positions without a partner."""
 
     leaves: Sequence[Node]
     positions: list[int]
     modules: frozenset[str | None]
+    alone: set[int]
 
 
 def with_moved(found: list[Correspondence], a: Node, b: Node, similarity: Similarity) -> list[Correspondence]:
@@ -56,15 +59,19 @@ def with_moved(found: list[Correspondence], a: Node, b: Node, similarity: Simila
         similarity: for the tensor sizes of leaves.
     """
     held = {leaf for one in found for leaf in (*one.a, *one.b)}
-    leaves_a, leaves_b = _leaves(a, held), _leaves(b, held)
+    leaves_a, leaves_b = held_leaves(a, held), held_leaves(b, held)
     paired = sum(len(c.a) + len(c.b) for c in found if c.a and c.b)
     if paired < MIN_PAIRED_SHARE * (len(leaves_a) + len(leaves_b)):
         return found
     at_a = {leaf: index for index, leaf in enumerate(leaves_a)}
     at_b = {leaf: index for index, leaf in enumerate(leaves_b)}
     sure, likeness, alone = _sorted_out(found, at_a, at_b)
-    open_a = _Open(leaves_a, sorted({i for i, _ in likeness} | alone[0]), frozenset(n.module for n in leaves_a))
-    open_b = _Open(leaves_b, sorted({j for _, j in likeness} | alone[1]), frozenset(n.module for n in leaves_b))
+    open_a = _Open(
+        leaves_a, sorted({i for i, _ in likeness} | alone[0]), frozenset(n.module for n in leaves_a), alone[0]
+    )
+    open_b = _Open(
+        leaves_b, sorted({j for _, j in likeness} | alone[1]), frozenset(n.module for n in leaves_b), alone[1]
+    )
     moved = _same_elsewhere(open_a, open_b, sure, similarity) if open_a.positions and open_b.positions else {}
     moved = {pair: weight for pair, weight in moved.items() if pair not in likeness}
     if not moved:
@@ -73,7 +80,7 @@ def with_moved(found: list[Correspondence], a: Node, b: Node, similarity: Simila
     return _exchanged(found, leaves_a, leaves_b, likeness.keys() - chosen, chosen & moved.keys())
 
 
-def _leaves(tree: Node, held: set[Node]) -> list[Node]:
+def held_leaves(tree: Node, held: set[Node]) -> list[Node]:
     """Return the leaves in order; a call whose replayed graph was taken apart is that graph's kernels."""
     return [
         part for leaf in tree.leaves() for part in ([leaf] if leaf in held or not leaf.inner else leaf.inner.leaves())
@@ -114,10 +121,11 @@ def _same_elsewhere(a: _Open, b: _Open, sure: list[_Pair], similarity: Similarit
     for i in a.positions:
         u = a.leaves[i]
         for j in by_key.get(_key(u), ()):
-            if not _known_to_be_same(u, b.leaves[j], a.modules, b.modules, similarity):
+            known = _known_to_be_same(u, b.leaves[j], a.modules, b.modules, similarity)
+            if not known and not (i in a.alone and j in b.alone and _unknown(u, b.leaves[j], similarity)):
                 continue
             distance = min(from_a.distance(i, j), from_b.distance(j, i))
-            if distance <= WINDOW:
+            if distance <= (WINDOW if known else NEAR):
                 weights[i, j] = 1.0 - _PER_PLACE * distance**2
     return weights
 
@@ -136,6 +144,11 @@ def _known_to_be_same(
     if u.module == v.module:
         return u.module is not None or similarity.profile(u).has_shapes
     return similarity.profile(u).has_shapes and u.module not in modules_b and v.module not in modules_a
+
+
+def _unknown(u: Node, v: Node, similarity: Similarity) -> bool:
+    """Tell whether neither tensors nor modules of two leaves are known, so that nothing speaks against a pair of one name."""
+    return u.module == v.module is None and not similarity.profile(u).has_shapes
 
 
 class _Places:

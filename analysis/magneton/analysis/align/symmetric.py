@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from magneton.analysis.align.fused import with_fused
 from magneton.analysis.align.matcher import Correspondence, Matcher
 from magneton.analysis.align.moved import with_moved
 from magneton.analysis.align.similarity import Similarity
@@ -30,7 +31,8 @@ def match_symmetric(a: Node, b: Node, factor: Fraction = Fraction(1)) -> list[Co
 
 
 def _match(left: Node, right: Node, similarity: Similarity) -> list[Correspondence]:
-    return with_moved(Matcher(similarity).match(left, right), left, right, similarity)
+    found = with_moved(Matcher(similarity).match(left, right), left, right, similarity)
+    return with_fused(found, left, right)
 
 
 def content(tree: Node) -> list[str]:

@@ -211,13 +211,13 @@ def aligned_share(coverage: Coverage) -> float:
 
 
 def note_coverage(coverage: Coverage, notes: list[Note]) -> None:
-    """Say so where too little is aligned."""
+    """Say so where too little is aligned; before all else where the two programs may have nothing to do with one another."""
     share = min(coverage.a or 0.0, coverage.b or 0.0)
     if share >= MIN_COVERAGE:
         return
     same = aligned_share(coverage)
     if same < MIN_COVERAGE:
-        notes.append(Note("low_coverage", f"{LOW_COVERAGE}: only {100 * share:.0f} % of a side is aligned"))
+        notes.insert(0, Note("low_coverage", f"{LOW_COVERAGE}: only {100 * share:.0f} % of a side is aligned"))
     else:
         text = (
             f"values agree for {100 * same:.0f} % of a side or more, but only {100 * share:.0f} % of a side is aligned operator by operator: "

@@ -133,13 +133,25 @@ def _launches(stage: Stage, suspects: list[_Suspect]) -> dict[int, list[str]]:
 
 
 def _shared(stage: Stage, suspects: list[_Suspect]) -> set[tuple[int, int]]:
-    """Return the suspects' tracks and correlations that several activities carry: one launch, a graph."""
+    """Return the suspects' tracks and correlations that several activities of one launch carry: a graph.
+
+    An id that is used again has as many launches as activities. It says nothing of graphs.
+    """
     wanted = sorted({s.correlation for s in suspects if s.correlation != NONE})
+    kernels = stage.table("kernels")
     query = (
-        f"SELECT track, correlation FROM {stage.table('kernels')} WHERE correlation IN (SELECT unnest(?))"
-        " GROUP BY track, correlation HAVING count(*) > 2"
+        f"SELECT track, correlation, count(*) FROM {kernels} WHERE correlation IN (SELECT unnest(?))"
+        " GROUP BY track, correlation"
     )
-    return {(track, correlation) for track, correlation in stage.connection.execute(query, [wanted]).fetchall()}
+    counts = stage.connection.execute(query, [wanted]).fetchall()
+    launches: Counter[int] = Counter()
+    if stage.n_rows["launches"]:
+        query = f"SELECT correlation, count(*) FROM {stage.table('launches')} WHERE correlation IN (SELECT unnest(?)) GROUP BY correlation"
+        launches.update(dict(stage.connection.execute(query, [wanted]).fetchall()))
+    activities: Counter[int] = Counter()
+    for _, correlation, count in counts:
+        activities[correlation] += count
+    return {(track, name) for track, name, count in counts if count > 2 and activities[name] > launches[name]}
 
 
 def _size(stage: Stage, place: tuple[int, int, int]) -> int:
