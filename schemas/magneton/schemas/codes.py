@@ -26,6 +26,7 @@ QUARANTINE_REASONS: dict[str, str] = {
     "ts_out_of_range": "time stamp outside what 64 bits of nanoseconds hold",
     "unit_mismatch": "a unit that cannot belong to the field",
     "unit_unknown": "a sensor reading without a unit, or with an unknown one",
+    "value_implausible": "more power or energy than such a device can have, or the value that its driver writes where it has none",
     "value_not_finite": "a reading that is infinite",
     "value_not_numeric": "a reading that is not a decimal number",
 }
@@ -73,6 +74,7 @@ WARNING_CODES: dict[str, str] = {
     "metadata_left_out": "a member of the file outside its events was too large to keep",
     "missing_ranks": "ranks of the job that were not given",
     "no_events": "the input holds no events",
+    "no_energy_field": "readings of power or energy that do not give the energy of a device: their field or unit is not known",
     "no_power_data": "no samples cover the window, so the energy is unknown (not 0)",
     "no_time_stamps": "sensor readings without a time; only differences between two snapshots can be used",
     "no_times": "the input has the order of events, not their times; `ts_ns` only numbers them",
@@ -109,6 +111,7 @@ POWER_FLAGS: dict[str, str] = {
     "ts_missing": "the row has no time stamp; `ts_ns` is NULL",
     "unit_mismatch": "the unit cannot belong to the field; stored as NULL",
     "unit_unknown": "the unit is missing or unknown; stored as NULL",
+    "value_implausible": "more than such a device can draw, or its driver's word for no value; stored as NULL",
     "value_not_finite": "the cell was infinite; stored as NULL",
     "value_not_numeric": "the cell is not a number; stored as NULL",
 }

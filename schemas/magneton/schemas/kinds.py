@@ -54,6 +54,8 @@ class DeviceKind(StrEnum):
     UNCORE = "uncore"
     DRAM = "dram"
     PSYS = "psys"
+    NODE = "node"
+    WALL = "wall"
     METER = "meter"
     OTHER = "other"
 
@@ -201,6 +203,7 @@ class Flag(StrEnum):
     SIMULATED = "simulated"
     UNTERMINATED_ASYNC = "unterminated_async"
     UNTERMINATED_SLICE = "unterminated_slice"
+    VALUE_IMPLAUSIBLE = "value_implausible"
     VALUE_NOT_FINITE = "value_not_finite"
     VALUE_NOT_NUMERIC = "value_not_numeric"
 
