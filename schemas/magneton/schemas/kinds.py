@@ -76,6 +76,7 @@ class SensorKind(StrEnum):
     """Where readings of power come from: ``sensors.kind`` of the manifest."""
 
     POWER_LOG = "power_log"
+    DEVICE_MAP = "device_map"
     METER = "meter"
 
 
@@ -192,6 +193,8 @@ class Flag(StrEnum):
     """Codes of warnings, flags and reasons that more than one module names. All codes stand in ``codes``, with their meaning."""
 
     BELOW_IDLE_BASELINE = "below_idle_baseline"
+    DEVICE_SHARED = "device_shared"
+    DEVICE_UNREAD = "device_unread"
     CONFLICTING_INSTANT = "conflicting_instant"
     ENERGY_OF_ANOTHER_CAPTURE = "energy_of_another_capture"
     GRAPH_REPLAY_NO_OP = "graph_replay_no_op"

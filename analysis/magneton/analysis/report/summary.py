@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from magneton.schemas.documents.diff import Amount, DiffDocument, Group, Note, RollupRow, SideDoc, work_name
+from magneton.schemas.documents.diff import Amount, DiffDocument, Group, LedgerDoc, Note, RollupRow, SideDoc, work_name
 from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
 
 # Notes that come before all numbers: the sides may not be the same work at all.
@@ -202,7 +202,7 @@ def _ledgers(document: DiffDocument) -> Block:
     for letter, side in (("A", document.a), ("B", document.b)):
         for one in side.ledgers:
             covered = "-" if one.covered_s is None else f"{one.covered_s:.4g} of {one.window_s:.4g} s"
-            kind = one.device_kind if one.n_devices == 1 else f"{one.device_kind} x{one.n_devices}"
+            kind = _ledger_kind(one)
             label = f"gross, {one.label}{', simulated' if one.simulated else ''}"
             joules = [energy(one.per_step_j), energy(one.total_j)]
             rows.append(
@@ -215,6 +215,19 @@ def _ledgers(document: DiffDocument) -> Block:
         right={"per step", "total", "steps", "power known for"},
         wrap={"warnings"},
     )
+
+
+def _ledger_kind(one: LedgerDoc) -> str:
+    """Return what a ledger is of. Example: ``cpu x1 of 2`` where one of two packages was not read, ``core, part of cpu``."""
+    if one.unread and one.devices:
+        text = (
+            f"{one.device_kind} x{one.n_devices} of {one.n_devices + len(one.unread)} (without {', '.join(one.unread)})"
+        )
+    else:
+        text = one.device_kind if one.n_devices == 1 else f"{one.device_kind} x{one.n_devices}"
+    if one.part_of:
+        text += f", part of {one.part_of[0]}"
+    return text if one.used else f"{text}, not used by the program"
 
 
 def _size(amount: Amount, other: Amount) -> float:

@@ -54,9 +54,12 @@ class EnergyDoc(msgspec.Struct):
 
 
 class LedgerDoc(msgspec.Struct):
-    """Energy of all devices of one kind, from the first step to the end of the last; null: unknown.
+    """Energy of devices of one kind, from the first step to the end of the last; null: unknown.
 
-    The time between steps is included. Kinds must not be added up, because a meter at the wall includes the others. ``per_step_j`` is ``total_j`` over ``n_steps``.
+    The time between steps is included. Kinds must not be added up, because some include others: ``part_of`` names the kinds
+    of the same side that include this one. ``per_step_j`` is ``total_j`` over ``n_steps``. GPUs that the program did not use
+    have a ledger of their own (``used`` is false). ``unread`` are devices of the kind that had no reading in that time: their
+    energy is not in the total.
     """
 
     device_kind: str
@@ -70,6 +73,10 @@ class LedgerDoc(msgspec.Struct):
     label: str
     simulated: bool
     warnings: list[str]
+    devices: list[str] = []
+    unread: list[str] = []
+    part_of: list[str] = []
+    used: bool = True
 
 
 class SideDoc(msgspec.Struct):

@@ -243,8 +243,9 @@ def series_energy(
 
 
 def _labelled(found: EnergyResult) -> EnergyResult:
-    """Do not call measured what lies between two readings: the energy is a share of theirs."""
-    if found.n_samples_inside or found.value_j is None or not found.window_s:
+    """Do not call measured what is shorter than the time between two readings: the energy is a share of theirs."""
+    long = found.cadence_s is None or (found.window_s or 0.0) >= 0.99 * found.cadence_s
+    if (found.n_samples_inside and long) or found.value_j is None or not found.window_s:
         return found
     return replace(found, provenance=replace(found.provenance, label=EnergyLabel.APPORTIONED))
 
