@@ -73,7 +73,7 @@ def map_devices(
     else:
         raise InsufficientPowerDataError(
             "device mapping unknown: nothing says which GPU of the power log is device 0",
-            remedy=f"say so: magneton normalize ... --device-map 0={logged[0] if logged else 'ID'} (the log has {', '.join(logged[:8]) or 'no names'})",
+            remedy=f"say so: magneton normalize ... --device-map {wanted[0] if wanted else 0}={logged[0] if logged else 'ID'} (the log has {', '.join(logged[:8]) or 'no names'})",
         )
     return _finish(ids, logged, wanted, codes)
 
