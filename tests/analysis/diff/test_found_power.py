@@ -327,3 +327,32 @@ def test_files_nested_too_deeply_are_refused_in_one_line(normalized: Normalizer,
     with pytest.raises((InputFormatError, LimitExceededError)) as refused:
         normalized(folder("blank-u32mW")[0], extras=extras)
     assert "\n" not in str(refused.value)
+
+
+def conditioned(tmp_path: Path, name: str, readings: dict[str, float]) -> Path:
+    power = tmp_path / f"{name}.csv"
+    columns = ", ".join(readings)
+    cells = ", ".join(f"{v:g}" for v in readings.values())
+    power.write_text(f"timestamp, index, power.draw.instant [W], {columns}\n" + "".join(f"2024/06/10 06:13:2{i // 10}.{i % 10}00, 0, 300.00, {cells}\n" for i in range(11)))  # fmt: skip
+    return power
+
+
+@pytest.mark.parametrize(
+    ("column", "a", "b", "name"),
+    [
+        ("enforced.power.limit [W]", 700, 400, "power cap"),
+        ("clocks.current.sm [MHz]", 1980, 1200, "SM clock"),
+        ("temperature.gpu", 45, 88, "temperature"),
+        ("driver_version", 535, 550, "driver"),
+    ],
+)
+def test_conditions_that_differ_are_said(normalized: Normalizer, tmp_path: Path, column: str, a: float, b: float, name: str) -> None:  # fmt: skip
+    trace, utc = folder("blank-u32mW")[0], PowerOptions(tz="UTC")
+    runs = [normalized(trace, extras=ExtraFiles(power=(conditioned(tmp_path, side, {column: v}),), options=utc)) for side, v in (("a", a), ("b", b))]  # fmt: skip
+    document = diff(*(Recording.open(run.path) for run in runs), DiffSettings(), "test").document
+    (said,) = [note.message for note in document.comparison.notes if note.code == "conditions_differ"]
+    assert said.startswith(f"{name} was {a:g}") and said.endswith("not comparable")
+    (one,) = document.comparison.conditions
+    assert (one.a, one.b, one.comparable) == (f"{a:g}", f"{b:g}", False)
+    same = diff(*(Recording.open(runs[0].path) for _ in "ab"), DiffSettings(), "test").document
+    assert [one.comparable for one in same.comparison.conditions] == [True]

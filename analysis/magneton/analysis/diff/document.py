@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import fsum
 from typing import Any
 
@@ -14,6 +14,7 @@ from magneton.analysis.align.steps import Choice
 from magneton.analysis.align.tree import Node
 from magneton.analysis.align.work import Side, Step
 from magneton.analysis.diff.checks import aligned_share, devices, obstacle, same_devices
+from magneton.analysis.diff.conditions import obstacle_of
 from magneton.analysis.diff.energy import SideEnergy
 from magneton.analysis.diff.findings import find
 from magneton.analysis.diff.ledger import ledgers
@@ -22,7 +23,16 @@ from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount,
 from magneton.analysis.diff.rollup import rollups
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread, totals, work_time_ns
-from magneton.schemas.documents.diff import Comparison, Coverage, DiffDocument, Note, Region, SideDoc, StratumDoc
+from magneton.schemas.documents.diff import (
+    Comparison,
+    ConditionDoc,
+    Coverage,
+    DiffDocument,
+    Note,
+    Region,
+    SideDoc,
+    StratumDoc,
+)
 from magneton.schemas.ids import diff_id
 from magneton.schemas.kinds import RegionKind, Unit
 from magneton.schemas.tables.columns import Table
@@ -69,6 +79,7 @@ class Compared:
         regions: what corresponds to what, with its work.
         coverage: how much of each side is aligned.
         notes: what must be said of the comparison.
+        conditions: what both sides read of the conditions they ran under.
     """
 
     a: ComparedSide
@@ -80,6 +91,7 @@ class Compared:
     regions: list[RawRegion]
     coverage: Coverage
     notes: list[Note]
+    conditions: list[ConditionDoc] = field(default_factory=list)
 
 
 def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffResult:
@@ -112,6 +124,7 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
             same_devices=same,
             method=compared.method,
             notes=compared.notes,
+            conditions=compared.conditions,
         ),
         totals=totals(aligned),
         coverage=compared.coverage,
@@ -122,7 +135,8 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
             threshold_percent=settings.threshold_percent,
             min_share_percent=settings.min_share_percent,
             same_run=run_a == run_b,
-            obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing)),
+            obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing))
+            or obstacle_of(compared.conditions),
         ),
         regions=docs,
     )

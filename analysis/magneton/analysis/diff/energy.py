@@ -102,9 +102,9 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
         before_j += max((end for end in one.kernels["to_j"].to_pylist() if end is not None), default=0.0)
     fields = frozenset(f for one in found.values() if (f := one.total.provenance.field) is not None)
     said: dict[tuple[str, str | None], str] = {}
-    for one in series_of(power):
-        for code in one.warnings if one.against and one.device_id in sensors.values() else ():
-            said.setdefault((code, one.device_id), _against(one))
+    for series in series_of(power):
+        for code in series.warnings if series.against and series.device_id in sensors.values() else ():
+            said.setdefault((code, series.device_id), _against(series))
     told = tuple((code, text) for (code, _), text in said.items())
     return SideEnergy(by_kernel, _document(found, window, fields), fields, bare.ratio if bare else None, told)
 

@@ -73,23 +73,23 @@ def _found(
         profiled = profiled.filter(inside)
     by_kind: dict[tuple[str, bool], list[SensorSeries]] = {}
     names = used_gpus(recording, rank, power)
-    for series in series_of(power):
-        mine = series.device_kind != DeviceKind.GPU or names is None or series.device_id in names
-        by_kind.setdefault((series.device_kind or "unknown", not mine), []).append(series)
+    for one in series_of(power):
+        mine = one.device_kind != DeviceKind.GPU or names is None or one.device_id in names
+        by_kind.setdefault((one.device_kind or "unknown", not mine), []).append(one)
     found = []
     for kind, other in sorted(by_kind):
         series = by_kind[kind, other]
         ids = pa.array({s.device_id for s in series}, pa.string())
         simulated = is_simulated(power.filter(pc.is_in(power["device_id"], value_set=ids)))
         for chosen in (bare, profiled):
-            one = _ledger(kind, series, chosen, simulated) if chosen.num_rows else None
-            if one is not None:
-                one.used = not other
-                found.append((one, series, chosen))
+            ledger = _ledger(kind, series, chosen, simulated) if chosen.num_rows else None
+            if ledger is not None:
+                ledger.used = not other
+                found.append((ledger, series, chosen))
                 break
-    kinds = {one.device_kind for one, _, _ in found}
-    for one, _, _ in found:
-        one.part_of = holders(one.device_kind, kinds)
+    kinds = {ledger.device_kind for ledger, _, _ in found}
+    for ledger, _, _ in found:
+        ledger.part_of = holders(ledger.device_kind, kinds)
     return found
 
 

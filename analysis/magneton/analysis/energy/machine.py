@@ -37,7 +37,8 @@ def steps_of(recording: Recording, rank: int, columns: tuple[str, ...]) -> pa.Ta
 
 
 def _captures(recording: Recording) -> list[dict[str, Any]]:
-    return recording.table("captures", _CAPTURE_COLUMNS).to_pylist()
+    rows: list[dict[str, Any]] = recording.table("captures", _CAPTURE_COLUMNS).to_pylist()
+    return rows
 
 
 def _line(recording: Recording, rank: int) -> int | None:

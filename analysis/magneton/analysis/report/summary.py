@@ -62,6 +62,8 @@ def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
         found.append(_energy(document))
     if document.a.ledgers or document.b.ledgers:
         found.append(_ledgers(document))
+    if document.comparison.conditions:
+        found.append(_conditions(document))
     found.append(_groups(document, top))
     for name, title in (("module", "By module"), ("op", "By operator"), ("kernel_class", "By kernel class")):
         rows = [row for row in document.rollups[name] if row.name_a or row.name_b]
@@ -214,6 +216,19 @@ def _ledgers(document: DiffDocument) -> Block:
         rows,
         right={"per step", "total", "steps", "power known for"},
         wrap={"warnings"},
+    )
+
+
+def _conditions(document: DiffDocument) -> Block:
+    rows = [
+        [one.name, one.a, one.b, one.unit, one.limit, "yes" if one.comparable else "no: not comparable"]
+        for one in document.comparison.conditions
+    ]
+    return Block(
+        "Conditions of the GPUs while the steps ran",
+        ["", "A", "B", "unit", "limit", "comparable"],
+        rows,
+        right={"A", "B"},
     )
 
 

@@ -118,6 +118,20 @@ class StratumDoc(msgspec.Struct):
     time_ns: Amount
 
 
+class ConditionDoc(msgspec.Struct):
+    """A condition that both sides read while they ran: mean power cap, clock or temperature of the GPUs used, throttle reasons, driver.
+
+    ``comparable`` is false where the difference is past ``limit``. Throttle reasons are the bits that NVIDIA's driver gives.
+    """
+
+    name: str
+    unit: str
+    a: str
+    b: str
+    limit: str
+    comparable: bool
+
+
 class Comparison(msgspec.Struct):
     """What was compared: ``unit`` is ``step``, ``call``, ``capture``, ``sample`` or ``token``."""
 
@@ -128,6 +142,7 @@ class Comparison(msgspec.Struct):
     same_devices: bool | None
     method: str
     notes: list[Note]
+    conditions: list[ConditionDoc] = []
 
 
 class Coverage(msgspec.Struct):
