@@ -13,7 +13,13 @@ from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.recording import Recording
 from magneton.flows.extras import DeviceName, ExtraFiles, parse_device_map
 from magneton.schemas.documents.diff import DiffDocument, LedgerDoc, SideDoc
-from magneton.schemas.errors import InputFormatError, InsufficientPowerDataError, LimitExceededError, UsageError
+from magneton.schemas.errors import (
+    InputFormatError,
+    InsufficientPowerDataError,
+    LimitExceededError,
+    NotComparableError,
+    UsageError,
+)
 from magneton.transforms.power.log import PowerOptions
 
 FOUND = Path(__file__).resolve().parents[2] / "found"
@@ -356,3 +362,18 @@ def test_conditions_that_differ_are_said(normalized: Normalizer, tmp_path: Path,
     assert (one.a, one.b, one.comparable) == (f"{a:g}", f"{b:g}", False)
     same = diff(*(Recording.open(runs[0].path) for _ in "ab"), DiffSettings(), "test").document
     assert [one.comparable for one in same.comparison.conditions] == [True]
+
+
+def test_tokens_of_a_benchmark_are_those_of_its_window(normalized: Normalizer, tmp_path: Path) -> None:
+    """2400 J over 10 s for 1000 output tokens are 2.4 J per output token, whatever a step of the trace took."""
+    bench = tmp_path / "bench.json"
+    bench.write_text('{"model_id": "m", "completed": 10, "total_input_tokens": 4520, "total_output_tokens": 1000, "duration": 9.99}')  # fmt: skip
+    power = tmp_path / "d.prom"
+    power.write_text("".join(f'DCGM_FI_DEV_POWER_USAGE{{gpu="0",UUID="GPU-a"}} 240.24024024 {1783117320000 + i * 1000}\n' for i in range(12)))  # fmt: skip
+    recording = Recording.open(normalized(TEN_STEPS, extras=ExtraFiles(power=(power,), bench=bench)).path)
+    served = diff(recording, recording, DiffSettings(), "test").document.a.served
+    assert served is not None
+    assert served.j_per_output_token == pytest.approx(2.4, rel=1e-6)
+    assert served.j_per_request == pytest.approx(240, rel=1e-6)
+    with pytest.raises(NotComparableError, match="total of a benchmark"):
+        diff(recording, recording, DiffSettings(per="token"), "test")

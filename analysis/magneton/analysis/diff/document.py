@@ -21,6 +21,7 @@ from magneton.analysis.diff.ledger import ledgers
 from magneton.analysis.diff.missing import Missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, region_docs
 from magneton.analysis.diff.rollup import rollups
+from magneton.analysis.diff.served import served
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread, totals, work_time_ns
 from magneton.schemas.documents.diff import (
@@ -189,6 +190,7 @@ def _side_doc(compared: ComparedSide, averages: list[Average], used: list[Step],
         warnings=side.recording.table("warnings", columns).to_pylist(),
         energy=energy.document if energy else None,
         ledgers=ledgers(side.recording, side.rank, [s.row for s in used if s.row]) if settings.energy else [],
+        served=served(side.recording, side.rank) if settings.energy else None,
     )
 
 

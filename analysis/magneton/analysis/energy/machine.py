@@ -26,14 +26,14 @@ def power_of(recording: Recording, rank: int) -> pa.Table:
     Each rank of a job has its own time base, and a power log is on that of the first.
     """
     power = recording.table("power")
-    line = _line(recording, rank)
+    line = line_of(recording, rank)
     return _moved(recording, power, line) if power.num_rows else power
 
 
 def steps_of(recording: Recording, rank: int, columns: tuple[str, ...]) -> pa.Table:
     """Return rows of ``steps`` of a rank on the time line of its profile. ``columns`` hold ``capture``, ``rank``, ``ts_ns``."""
     steps = recording.of_rank("steps", rank, columns)
-    return _moved(recording, steps, _line(recording, rank))
+    return _moved(recording, steps, line_of(recording, rank))
 
 
 def _captures(recording: Recording) -> list[dict[str, Any]]:
@@ -41,7 +41,7 @@ def _captures(recording: Recording) -> list[dict[str, Any]]:
     return rows
 
 
-def _line(recording: Recording, rank: int) -> int | None:
+def line_of(recording: Recording, rank: int) -> int | None:
     """Return the Unix time (ns) from which the times of a rank's profile count."""
     mine = [row for row in _captures(recording) if (row["rank"] or 0) == rank and row["base_unix_ns"] is not None]
     profile = [row for row in mine if row["kind"] == CaptureKind.PROFILE]

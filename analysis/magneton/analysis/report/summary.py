@@ -62,6 +62,8 @@ def blocks(document: DiffDocument, top: int = 15) -> list[Block]:
         found.append(_energy(document))
     if document.a.ledgers or document.b.ledgers:
         found.append(_ledgers(document))
+    if document.a.served or document.b.served:
+        found.append(_served(document))
     if document.comparison.conditions:
         found.append(_conditions(document))
     found.append(_groups(document, top))
@@ -216,6 +218,42 @@ def _ledgers(document: DiffDocument) -> Block:
         rows,
         right={"per step", "total", "steps", "power known for"},
         wrap={"warnings"},
+    )
+
+
+def _served(document: DiffDocument) -> Block:
+    rows = []
+    for letter, side in (("A", document.a), ("B", document.b)):
+        one = side.served
+        if one is not None:
+            joules = [one.j_per_output_token, one.j_per_request, one.prefill_j, one.decode_j, one.total_j]
+            label = f"gross, {one.label}; {one.basis}"
+            rows.append(
+                [letter, *(energy(value) for value in joules), count(one.output_tokens), count(one.requests), label]
+            )
+    return Block(
+        "Energy of the serving benchmark (GPUs used, over its whole window)",
+        [
+            "",
+            "per output token",
+            "per request",
+            "prefill steps",
+            "decode steps",
+            "total",
+            "output tokens",
+            "requests",
+            "provenance",
+        ],
+        rows,
+        right={
+            "per output token",
+            "per request",
+            "prefill steps",
+            "decode steps",
+            "total",
+            "output tokens",
+            "requests",
+        },
     )
 
 

@@ -79,6 +79,27 @@ class LedgerDoc(msgspec.Struct):
     used: bool = True
 
 
+class ServedDoc(msgspec.Struct):
+    """Energy of the GPUs that a program used over the window of a serving benchmark, with the totals of that window.
+
+    ``prefill_j`` and ``decode_j`` are those of the steps of the trace that did only that; null where no step says so.
+    """
+
+    basis: str
+    window_s: float
+    covered_s: float | None
+    total_j: float
+    requests: int
+    input_tokens: int | None
+    output_tokens: int | None
+    j_per_output_token: float | None
+    j_per_request: float | None
+    prefill_j: float | None
+    decode_j: float | None
+    label: str
+    warnings: list[str]
+
+
 class SideDoc(msgspec.Struct):
     """One of the two recordings: its identity, the steps that were used, and the time that was not compared."""
 
@@ -100,6 +121,7 @@ class SideDoc(msgspec.Struct):
     warnings: list[dict[str, Any]]
     energy: EnergyDoc | None = None
     ledgers: list[LedgerDoc] = []
+    served: ServedDoc | None = None
 
 
 class Note(msgspec.Struct):
