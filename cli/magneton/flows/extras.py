@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,15 +15,53 @@ from magneton.schemas.checks import need_whole
 from magneton.schemas.clocks import anchors_from_readings
 from magneton.schemas.errors import ClockAlignmentError, InputFormatError, UsageError
 from magneton.schemas.files.json import read_json
+from magneton.schemas.kinds import DeviceKind, SensorKind
 from magneton.schemas.manifest import ClockAnchor, Workload
 from magneton.transforms.bench.registry import read_bench
 from magneton.transforms.bench.result import BenchOptions
 from magneton.transforms.job import Extra
-from magneton.transforms.power.join import open_power
+from magneton.transforms.power.join import PowerInput, open_power
 from magneton.transforms.power.log import PowerOptions
 from magneton.transforms.reading.decimals import time_ns
 
 LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class DeviceName:
+    """Which GPU of a power log a device of the trace is.
+
+    Attributes:
+        device: number of the device in the trace.
+        name: id of the GPU in the log.
+        rank: rank whose trace counts so; None for all ranks.
+    """
+
+    device: int
+    name: str
+    rank: int | None = None
+
+
+_ENTRY = re.compile(r"(?:(\d{1,6}):)?(\d{1,6})=(\S+)")
+
+
+def parse_device_map(text: str) -> list[DeviceName]:
+    """Return what ``0=GPU-aaaa,1=GPU-bbbb`` says; ``3:0=GPU-cccc`` is of rank 3 alone.
+
+    Raises:
+        UsageError: not such a text.
+    """
+    found = []
+    for entry in text.split(","):
+        match = _ENTRY.fullmatch(entry.strip())
+        if match is None:
+            raise UsageError(
+                f"{entry[:60]!r} does not say which GPU a device is",
+                remedy="give DEVICE=ID or RANK:DEVICE=ID, for example 0=GPU-aaaa",
+            )
+        rank, device, name = match.groups()
+        found.append(DeviceName(int(device), name, None if rank is None else int(rank)))
+    return found
 
 
 @dataclass(frozen=True)
@@ -36,6 +75,7 @@ class ExtraFiles:
         anchors: JSON file of clock anchors: ``{"clock_anchors": [{"realtime_ns": .., "boottime_ns": ..}, ..]}`` or the list
             alone.
         bench_index: which of several results in one file (from 0; negative counts from the end).
+        devices: which GPU of the power log is which device of the trace, where the user says so.
     """
 
     power: Sequence[Path] = ()
@@ -43,6 +83,7 @@ class ExtraFiles:
     options: PowerOptions = field(default_factory=PowerOptions)
     anchors: Path | None = None
     bench_index: int | None = None
+    devices: tuple[DeviceName, ...] = ()
 
     def __post_init__(self) -> None:
         if self.bench_index is not None:
@@ -98,6 +139,11 @@ def read_extras(files: ExtraFiles, known: Mapping[str, Any] | None = None) -> Ex
     power = [open_power(path, files.options, anchors) for path in files.power]
     fields = {"power": (), "workload": None, "files": (), "notes": (), "tables": {}} | dict(known or {})
     fields["power"] = [*fields["power"], *power]
+    if files.devices:
+        fields["sensors"] = [
+            *(s for s in fields.get("sensors", ()) if s.get("kind") != SensorKind.DEVICE_MAP),
+            *_device_maps(files.devices, fields["power"]),
+        ]
     if files.bench is None:
         return Extra(**fields)
     options = BenchOptions(files.bench_index, anchors, files.options.tz, files.options.date_order)
@@ -111,6 +157,27 @@ def read_extras(files: ExtraFiles, known: Mapping[str, Any] | None = None) -> Ex
         rows = [{"code": code, "count": count, "message": message} for code, count, message in result.warnings]
         fields["tables"] = {"warnings": pa.Table.from_pylist(rows)} | fields["tables"]
     return Extra(**fields)
+
+
+def _device_maps(stated: Sequence[DeviceName], power: Sequence[PowerInput]) -> list[dict[str, Any]]:
+    """Return the entries of the manifest that say which GPU a device is.
+
+    Raises:
+        UsageError: no log has a GPU of that name, or several have.
+    """
+    logged = {d.device_id for item in power for d in item.log.report.devices if d.device_kind == DeviceKind.GPU}
+    names = sorted(name for name in logged if name is not None)
+    maps: dict[int | None, dict[str, str]] = {}
+    for one in stated:
+        # A UUID may be cut short as long as it stays unique.
+        matches = [one.name] if one.name in names else [name for name in names if name.startswith(one.name)]
+        if len(matches) != 1:
+            raise UsageError(
+                f"the power log has {'no' if not matches else 'several'} GPU {one.name[:60]}",
+                remedy=f"give one of {', '.join(names[:16])}" if names else "give a power log that names its GPUs",
+            )
+        maps.setdefault(one.rank, {})[str(one.device)] = matches[0]
+    return [{"kind": SensorKind.DEVICE_MAP, "rank": rank, "devices": devices} for rank, devices in maps.items()]
 
 
 def _merged(known: Workload | None, found: Workload) -> Workload:

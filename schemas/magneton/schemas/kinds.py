@@ -61,6 +61,8 @@ class DeviceKind(StrEnum):
     UNCORE = "uncore"
     DRAM = "dram"
     PSYS = "psys"
+    NODE = "node"
+    WALL = "wall"
     METER = "meter"
     OTHER = "other"
 
@@ -81,6 +83,7 @@ class SensorKind(StrEnum):
     """Where readings of power come from: ``sensors.kind`` of the manifest."""
 
     POWER_LOG = "power_log"
+    DEVICE_MAP = "device_map"
     METER = "meter"
 
 
@@ -207,6 +210,8 @@ class Flag(StrEnum):
     """Codes of warnings, flags and reasons that more than one module names. All codes stand in ``codes``, with their meaning."""
 
     BELOW_IDLE_BASELINE = "below_idle_baseline"
+    DEVICE_SHARED = "device_shared"
+    DEVICE_UNREAD = "device_unread"
     CONFLICTING_INSTANT = "conflicting_instant"
     ENERGY_OF_ANOTHER_CAPTURE = "energy_of_another_capture"
     GRAPH_REPLAY_NO_OP = "graph_replay_no_op"
@@ -218,6 +223,7 @@ class Flag(StrEnum):
     SIMULATED = "simulated"
     UNTERMINATED_ASYNC = "unterminated_async"
     UNTERMINATED_SLICE = "unterminated_slice"
+    VALUE_IMPLAUSIBLE = "value_implausible"
     VALUE_NOT_FINITE = "value_not_finite"
     VALUE_NOT_NUMERIC = "value_not_numeric"
 

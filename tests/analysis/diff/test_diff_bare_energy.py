@@ -113,7 +113,7 @@ def test_each_kind_of_device_has_a_ledger(tmp_path: Path) -> None:
     assert list(ledgers) == ["cpu", "dram", "gpu"]
     for kind, watts in (("cpu", 40.0), ("dram", 5.0), ("gpu", 200.0)):
         one = ledgers[kind]
-        assert (one.n_steps, one.n_devices, one.label) == (2, 1, "measured")
+        assert (one.n_steps, one.n_devices, one.label) == (2, 1, "apportioned")
         assert one.per_step_j == pytest.approx(watts * 200e-6, rel=1e-9)
         assert one.total_j == pytest.approx(2 * watts * 200e-6, rel=1e-9)
 

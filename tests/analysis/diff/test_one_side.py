@@ -42,7 +42,7 @@ def test_energy_of_a_bare_step(tmp_path: Path) -> None:
     """200 W for 200 us a step; a step is far shorter than what the sensor can tell apart."""
     energy = of(measure(bare(tmp_path, 200, n=4)), "energy")
     assert energy.value == pytest.approx(200 * 200e-6, rel=1e-9)
-    assert (energy.device_kind, energy.label, energy.coverage, energy.n_steps) == ("gpu", "measured", 1.0, 4)
+    assert (energy.device_kind, energy.label, energy.coverage, energy.n_steps) == ("gpu", "apportioned", 1.0, 4)
     assert energy.fields == ["power_instant"]
 
 

@@ -7,7 +7,7 @@ mean power of the bare program for as long as the kernel ran. The result is ``ap
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -74,6 +74,8 @@ def share_bare(
     min_coverage: float,
     what: str,
     idle_w: Mapping[int, float] | None = None,
+    devices: Mapping[int, str | None] | None = None,
+    codes: Sequence[str] = (),
 ) -> dict[int, EnergyAttribution]:
     """Divide the energy of the bare steps among the kernels of the profile, by device.
 
@@ -83,7 +85,8 @@ def share_bare(
     mine = power.filter(pc.equal(power["device_kind"], DeviceKind.GPU))
     series = series_of(mine)
     measured = {}
-    for device in {s.device_id for s in series}:
+    used = {s.device_id for s in series} if devices is None else set(devices.values())
+    for device in {s.device_id for s in series} & used:
         chosen = best_series([s for s in series if s.device_id == device], steps.window)
         if chosen is not None:
             need_coverage(chosen[1], min_coverage, f"the bare steps of {what}")
@@ -92,7 +95,7 @@ def share_bare(
         raise InsufficientPowerDataError(f"no power of a GPU covers the bare steps of {what}")
     simulated = is_simulated(mine)
     rows = [_constant(power.schema, device, one.mean_w, steps.profiled, simulated) for device, one in measured.items()]
-    found = attribute(kernels, pa.concat_tables(rows), steps.profiled, idle_w=idle_w)
+    found = attribute(kernels, pa.concat_tables(rows), steps.profiled, idle_w=idle_w, devices=devices, codes=codes)
     return {number: _as_measured(one, measured[one.device_id], steps) for number, one in found.items()}
 
 

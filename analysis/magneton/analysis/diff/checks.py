@@ -143,6 +143,13 @@ def units_of(
         counted_b = sum(mean(_tokens(step.row) for step in stratum.b) for stratum in choice.strata)
         if counted_a and counted_b:
             return counted_a, counted_b
+    served = [side.recording.manifest.workload for side in (a, b)]
+    if any(stated) and any(work.duration_s is not None and work.requests is not None for work in served):
+        # A benchmark counts all tokens of its window. A step has a small part of them.
+        raise NotComparableError(
+            f"the {settings.per}s are the total of a benchmark, not those of a step",
+            remedy="compare per step; joules per output token and per request stand beside the ledgers",
+        )
     if all(stated):
         return float(stated[0]), float(stated[1])
     counted = None if scale is None else scale.samples if settings.per == Unit.SAMPLE else scale.tokens

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from math import fsum
 from typing import Any
 
@@ -14,15 +14,26 @@ from magneton.analysis.align.steps import Choice
 from magneton.analysis.align.tree import Node
 from magneton.analysis.align.work import Side, Step
 from magneton.analysis.diff.checks import aligned_share, devices, obstacle, same_devices
+from magneton.analysis.diff.conditions import obstacle_of
 from magneton.analysis.diff.energy import SideEnergy
 from magneton.analysis.diff.findings import Gate, find
 from magneton.analysis.diff.ledger import ledgers
 from magneton.analysis.diff.missing import Missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, region_docs
 from magneton.analysis.diff.rollup import rollups
+from magneton.analysis.diff.served import served
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread, totals, work_time_ns
-from magneton.schemas.documents.diff import Comparison, Coverage, DiffDocument, Note, Region, SideDoc, StratumDoc
+from magneton.schemas.documents.diff import (
+    Comparison,
+    ConditionDoc,
+    Coverage,
+    DiffDocument,
+    Note,
+    Region,
+    SideDoc,
+    StratumDoc,
+)
 from magneton.schemas.ids import diff_id
 from magneton.schemas.kinds import Evidence, RegionKind, Unit
 from magneton.schemas.tables.columns import Table
@@ -70,6 +81,7 @@ class Compared:
         coverage: how much of each side is aligned.
         notes: what must be said of the comparison.
         same: both sides hold the same events.
+        conditions: what both sides read of the conditions they ran under.
     """
 
     a: ComparedSide
@@ -82,6 +94,7 @@ class Compared:
     coverage: Coverage
     notes: list[Note]
     same: bool
+    conditions: list[ConditionDoc] = field(default_factory=list)
 
 
 def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffResult:
@@ -109,7 +122,8 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
             a.side.on_device,
         ),
         same_run=compared.same,
-        obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing)),
+        obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing))
+        or obstacle_of(compared.conditions),
     )
     document = DiffDocument(
         diff_id=diff_id(run_a, run_b, json.dumps(asdict(settings), sort_keys=True)),
@@ -128,6 +142,7 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
             same_devices=same,
             method=compared.method,
             notes=[*compared.notes, *held_back],
+            conditions=compared.conditions,
         ),
         totals=sums,
         coverage=compared.coverage,
@@ -191,6 +206,7 @@ def _side_doc(compared: ComparedSide, averages: list[Average], used: list[Step],
         warnings=side.recording.table("warnings", columns).to_pylist(),
         energy=energy.document if energy else None,
         ledgers=ledgers(side.recording, side.rank, [s.row for s in used if s.row]) if settings.energy else [],
+        served=served(side.recording, side.rank) if settings.energy else None,
     )
 
 

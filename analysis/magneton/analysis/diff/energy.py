@@ -14,10 +14,13 @@ import pyarrow.compute as pc
 
 from magneton.analysis.align.tree import KernelJoules
 from magneton.analysis.diff.bare_energy import bare_steps, share_bare
+from magneton.analysis.energy import machine
 from magneton.analysis.energy.attribute import attribute
+from magneton.analysis.energy.machine import devices_of, power_of, steps_of
 from magneton.analysis.energy.measure.apportion import EnergyAttribution, weakest
 from magneton.analysis.energy.measure.basis import dynamic
 from magneton.analysis.energy.measure.result import Window, need_coverage
+from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.documents.diff import EnergyDoc, Note
 from magneton.schemas.kinds import DeviceKind, Flag
@@ -27,7 +30,12 @@ _KERNEL_COLUMNS = (
 )  # fmt: skip
 _STEP_COLUMNS = ("ts_ns", "dur_ns", "rank", "capture", "kind")
 # What ``side_energy`` asks of a recording.
-NEEDS: Needs = {"kernels": _KERNEL_COLUMNS, "steps": _STEP_COLUMNS, "power": None}
+NEEDS: Needs = {
+    "kernels": _KERNEL_COLUMNS,
+    "steps": _STEP_COLUMNS,
+    "power": None,
+    "captures": machine.NEEDS["captures"],
+}
 
 
 @dataclass
@@ -45,6 +53,7 @@ class SideEnergy:
     document: EnergyDoc
     fields: frozenset[str]
     slower: float | None = None
+    said: tuple[tuple[str, str], ...] = ()
 
 
 def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: float | None = None) -> SideEnergy | None:
@@ -59,7 +68,7 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
     Raises:
         InsufficientPowerDataError: they cover less, or a reading cannot be given to a device.
     """
-    power = recording.table("power")
+    power = power_of(recording, rank)
     kernels = recording.of_rank("kernels", rank, _KERNEL_COLUMNS)
     # Processors and memory have ledgers; kernels run on GPUs only.
     if not power.num_rows or not kernels.num_rows or not pc.any(pc.equal(power["device_kind"], DeviceKind.GPU)).as_py():
@@ -68,10 +77,12 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
     numbers = [n for n in pc.unique(kernels["device"]).to_pylist() if n is not None]
     rest = None if idle_w is None else dict.fromkeys(numbers, idle_w)
     bare = bare_steps(_steps(recording, rank), power, window, pc.unique(kernels["capture"]).to_pylist())
+    mapping = devices_of(recording, rank, power, sorted(numbers))
+    sensors, codes = mapping.ids, mapping.warnings
     if bare is not None:
-        found = share_bare(kernels, power, bare, min_coverage, recording.manifest.label, rest)
+        found = share_bare(kernels, power, bare, min_coverage, recording.manifest.label, rest, sensors, codes)
     else:
-        found = attribute(kernels, power, window, idle_w=rest)
+        found = attribute(kernels, power, window, idle_w=rest, devices=sensors, codes=codes)
         for one in found.values():
             need_coverage(one.total, min_coverage, f"the kernels of {recording.manifest.label}")
     if idle_w is not None:
@@ -90,7 +101,22 @@ def side_energy(recording: Recording, rank: int, min_coverage: float, idle_w: fl
                 by_kernel[kernel] = KernelJoules(energy, *bounds, within)
         before_j += max((end for end in one.kernels["to_j"].to_pylist() if end is not None), default=0.0)
     fields = frozenset(f for one in found.values() if (f := one.total.provenance.field) is not None)
-    return SideEnergy(by_kernel, _document(found, window, fields), fields, bare.ratio if bare else None)
+    said: dict[tuple[str, str | None], str] = {}
+    for series in series_of(power):
+        for code in series.warnings if series.against and series.device_id in sensors.values() else ():
+            said.setdefault((code, series.device_id), _against(series))
+    told = tuple((code, text) for (code, _), text in said.items())
+    return SideEnergy(by_kernel, _document(found, window, fields), fields, bare.ratio if bare else None, told)
+
+
+def _against(one: SensorSeries) -> str:
+    """Return what a series that another contradicts says, and what the other says."""
+    mine, other, title = one.against or (0.0, 0.0, "")
+    what = f"{one.device_kind} {one.device_id}: {one.field}{f' of {one.capture}' if one.capture else ''}"
+    if other != other:  # NaN: a counter that stands still
+        return f"{what} stands still and is not used, since {title} shows power"
+    rule = "is not used" if one.aside else "and the other disagree; the log with more readings is used"
+    return f"{what} gives {mine:.4g} J where {title} gives {other:.4g} J: it {rule}"
 
 
 def _window(recording: Recording, rank: int, kernels: pa.Table) -> Window:
@@ -108,7 +134,7 @@ def _window(recording: Recording, rank: int, kernels: pa.Table) -> Window:
 
 
 def _steps(recording: Recording, rank: int) -> pa.Table:
-    return recording.of_rank("steps", rank, _STEP_COLUMNS)
+    return steps_of(recording, rank, _STEP_COLUMNS)
 
 
 def _document(found: dict[int, EnergyAttribution], window: Window, fields: frozenset[str]) -> EnergyDoc:
@@ -175,6 +201,12 @@ def energy_notes(a: SideEnergy | None, b: SideEnergy | None) -> list[Note]:
                     f"side {letter}: {text}, whose steps took {side.slower:.3g} times as long",
                 )
             )
+        notes += [Note(code, f"side {letter}: {text}") for code, text in (side.said if side is not None else ())]
+        if side is not None and Flag.DEVICE_SHARED in side.document.warnings:
+            text = (
+                "the power is that of a whole board, shared with other users of it: its joules are not the job's alone"
+            )
+            notes.append(Note(Flag.DEVICE_SHARED, f"side {letter}: {text}"))
         if side is not None and side.document.simulated:
             notes.append(Note(Flag.SIMULATED, f"side {letter}: its power is simulated, and so is every joule"))
     return notes

@@ -13,16 +13,19 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from magneton.analysis.energy import machine
 from magneton.analysis.energy.attribute import best_series, is_simulated
+from magneton.analysis.energy.machine import power_of, steps_of, used_gpus
 from magneton.analysis.energy.measure.result import EnergyResult, Window, sum_results
+from magneton.analysis.energy.measure.scopes import holders
 from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.documents.diff import LedgerDoc
-from magneton.schemas.kinds import StepKind
+from magneton.schemas.kinds import DeviceKind, EnergyLabel, Flag, StepKind
 
-_STEP_COLUMNS = ("ts_ns", "dur_ns", "rank", "kind")
+_STEP_COLUMNS = ("ts_ns", "dur_ns", "rank", "kind", "capture")
 # What ``ledgers`` asks of a recording.
-NEEDS: Needs = {"steps": _STEP_COLUMNS, "power": None}
+NEEDS: Needs = {"steps": _STEP_COLUMNS, **machine.NEEDS}
 # A step with fewer readings in it has an energy that is mostly its neighbours'.
 _LEAST_READINGS = 3
 
@@ -55,8 +58,8 @@ def _found(
     recording: Recording, rank: int, used: Sequence[dict[str, Any]]
 ) -> list[tuple[LedgerDoc, list[SensorSeries], pa.Table]]:
     """Return each ledger with the readings and the steps it is made of."""
-    power = recording.table("power")
-    steps = recording.of_rank("steps", rank, _STEP_COLUMNS)
+    power = power_of(recording, rank)
+    steps = steps_of(recording, rank, _STEP_COLUMNS)
     steps = steps.filter(pc.and_(pc.is_valid(steps["ts_ns"]), pc.is_valid(steps["dur_ns"])))
     if not power.num_rows or not steps.num_rows:
         return []
@@ -68,29 +71,44 @@ def _found(
             pc.greater_equal(profiled["ts_ns"], min(starts)), pc.less_equal(profiled["ts_ns"], max(starts))
         )
         profiled = profiled.filter(inside)
-    by_kind: dict[str, list[SensorSeries]] = {}
-    for series in series_of(power):
-        by_kind.setdefault(series.device_kind or "unknown", []).append(series)
+    by_kind: dict[tuple[str, bool], list[SensorSeries]] = {}
+    names = used_gpus(recording, rank, power)
+    for one in series_of(power):
+        mine = one.device_kind != DeviceKind.GPU or names is None or one.device_id in names
+        by_kind.setdefault((one.device_kind or "unknown", not mine), []).append(one)
     found = []
-    for kind in sorted(by_kind):
-        simulated = is_simulated(power.filter(pc.equal(pc.fill_null(power["device_kind"], "unknown"), kind)))
+    for kind, other in sorted(by_kind):
+        series = by_kind[kind, other]
+        ids = pa.array({s.device_id for s in series}, pa.string())
+        simulated = is_simulated(power.filter(pc.is_in(power["device_id"], value_set=ids)))
         for chosen in (bare, profiled):
-            one = _ledger(kind, by_kind[kind], chosen, simulated) if chosen.num_rows else None
-            if one is not None:
-                found.append((one, by_kind[kind], chosen))
+            ledger = _ledger(kind, series, chosen, simulated) if chosen.num_rows else None
+            if ledger is not None:
+                ledger.used = not other
+                found.append((ledger, series, chosen))
                 break
+    kinds = {ledger.device_kind for ledger, _, _ in found}
+    for ledger, _, _ in found:
+        ledger.part_of = holders(ledger.device_kind, kinds)
     return found
 
 
 def _ledger(kind: str, series: list[SensorSeries], steps: pa.Table, simulated: bool) -> LedgerDoc | None:
     window = Window(pc.min(steps["ts_ns"]).as_py(), pc.max(pc.add(steps["ts_ns"], steps["dur_ns"])).as_py())
-    results = []
+    results, read, unread = [], [], []
     for device in sorted({s.device_id for s in series}, key=lambda name: name or ""):
         best = best_series([s for s in series if s.device_id == device], window)
-        if best is None or not best[1].covered_s:
-            return None
+        if best is None:
+            continue
+        if not best[1].covered_s:
+            unread.append((device, best[1]))
+            continue
+        read.append(device or "unnamed")
         results.append(best[1])
+    if not results:
+        return _unknown(kind, unread, steps, window, simulated)
     total = sum_results(results)
+    codes = {*total.warnings, *({Flag.DEVICE_UNREAD} if unread else ())}
     fields = {r.provenance.field for r in results if r.provenance.field is not None}
     per_step = None if total.value_j is None else total.value_j / steps.num_rows
     return LedgerDoc(
@@ -104,7 +122,32 @@ def _ledger(kind: str, series: list[SensorSeries], steps: pa.Table, simulated: b
         per_step_j=per_step,
         label=total.provenance.label,
         simulated=simulated,
-        warnings=sorted(total.warnings),
+        warnings=sorted(codes),
+        devices=read,
+        unread=[device or "unnamed" for device, _ in unread],
+    )
+
+
+def _unknown(
+    kind: str, unread: list[tuple[str | None, EnergyResult]], steps: pa.Table, window: Window, simulated: bool
+) -> LedgerDoc | None:
+    """Return the ledger of devices whose readings lie in the window and give no energy (a counter that stands still)."""
+    codes = {code for _, result in unread for code in result.warnings if result.n_samples_inside}
+    if not codes:
+        return None
+    return LedgerDoc(
+        device_kind=kind,
+        n_devices=len(unread),
+        fields=sorted({r.provenance.field for _, r in unread if r.provenance.field is not None}),
+        n_steps=steps.num_rows,
+        window_s=window.length_ns / 1e9,
+        covered_s=0.0,
+        total_j=None,
+        per_step_j=None,
+        label=EnergyLabel.NOT_IDENTIFIABLE,
+        simulated=simulated,
+        warnings=sorted(codes),
+        unread=[device or "unnamed" for device, _ in unread],
     )
 
 

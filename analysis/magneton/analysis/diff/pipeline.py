@@ -20,6 +20,7 @@ from magneton.analysis.diff.checks import (
     same_recording,
     units_of,
 )
+from magneton.analysis.diff.conditions import condition_notes, conditions
 from magneton.analysis.diff.document import Compared, ComparedSide, DiffResult, build_result, coverage_of
 from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
 from magneton.analysis.diff.missing import mark_missing
@@ -66,6 +67,8 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     aligned = [align(stratum, units, scale, intern) for stratum in choice.strata]
     method = _by_values(aligned, side_a, side_b, notes)
     notes += energy_notes(energy_a, energy_b)
+    ran = conditions(a, b, side_a.rank, side_b.rank) if settings.energy else []
+    notes += condition_notes(ran)
     time_a = sum(work_time_ns(part.a.tree) for part in aligned)
     time_b = sum(work_time_ns(part.b.tree) for part in aligned)
     regions = [r for part in aligned for r in build(part.found, part.name, time_a, time_b)]
@@ -88,6 +91,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
         coverage=coverage,
         notes=notes,
         same=same_recording(a, b, notes),
+        conditions=ran,
     )
     return build_result(compared, settings, tool)
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.energy.measure.apportion import EnergyAttribution, apportion
-from magneton.analysis.energy.measure.devices import map_devices
+from magneton.analysis.energy.measure.devices import DeviceMap, map_devices
 from magneton.analysis.energy.measure.integrate import prepare
 from magneton.analysis.energy.measure.power import power_curve
 from magneton.analysis.energy.measure.result import EnergyResult, Provenance, Window
@@ -24,7 +24,8 @@ def attribute(
     power: pa.Table,
     window: Window,
     *,
-    devices: Mapping[int, str] | None = None,
+    devices: Mapping[int, str | None] | None = None,
+    codes: Sequence[str] = (),
     idle_w: Mapping[int, float] | None = None,
     max_gap_s: float | None = None,
     models: Mapping[int, SensorModel] | None = None,
@@ -36,6 +37,7 @@ def attribute(
         power: table ``power`` on the same time line (see ``docs/power.md``).
         window: ns, on that time line.
         devices: the sensor's name of each device number, where known; else as ``map_devices`` finds it.
+        codes: warnings of ``devices``.
         idle_w: power at rest by device number, W.
         max_gap_s: longest interval between power samples that is bridged, s.
         models: model of the sensor by device number; without one energy is ``apportioned`` and has no interval.
@@ -50,11 +52,18 @@ def attribute(
     mine = power.filter(pc.equal(power["device_kind"], DeviceKind.GPU)) if power.num_rows else power
     series = series_of(mine)
     simulated = is_simulated(mine)
-    mapping = map_devices((s.device_id for s in series), used=numbers, explicit=devices) if series else None
+    mapping = None
+    if series:
+        mapping = (
+            DeviceMap(dict(devices), (), tuple(codes))
+            if devices is not None
+            else map_devices((s.device_id for s in series), used=numbers)
+        )
     found = {}
     for number in numbers:
-        name = mapping.ids[number] if mapping else None
-        chosen = best_series([s for s in series if mapping and s.device_id == name], window, max_gap_s=max_gap_s)
+        there = mapping is not None and number in mapping.ids
+        name = mapping.ids[number] if mapping and there else None
+        chosen = best_series([s for s in series if there and s.device_id == name], window, max_gap_s=max_gap_s)
         work = kernels.filter(pc.equal(kernels["device"], number))
         if chosen is None:
             found[number] = _nothing(work, window, name)

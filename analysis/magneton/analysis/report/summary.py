@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from magneton.schemas.documents.diff import Amount, DiffDocument, Group, Note, RollupRow, SideDoc, StepTimes, work_name
+from magneton.schemas.documents.diff import (
+    Amount,
+    DiffDocument,
+    Group,
+    LedgerDoc,
+    Note,
+    RollupRow,
+    SideDoc,
+    StepTimes,
+    work_name,
+)
 from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
 
 # Notes that come before all numbers: the sides may not be the same work at all.
@@ -63,6 +73,10 @@ def blocks(document: DiffDocument, top: int = 15, *, detailed: bool = False) -> 
         found.append(_energy(document))
     if document.a.ledgers or document.b.ledgers:
         found.append(_ledgers(document))
+    if document.a.served or document.b.served:
+        found.append(_served(document))
+    if document.comparison.conditions:
+        found.append(_conditions(document))
     found.append(_groups(document, top, detailed))
     for name, title in (("module", "By module"), ("op", "By operator"), ("kernel_class", "By kernel class")):
         rows = [row for row in document.rollups[name] if row.name_a or row.name_b]
@@ -209,7 +223,7 @@ def _ledgers(document: DiffDocument) -> Block:
     for letter, side in (("A", document.a), ("B", document.b)):
         for one in side.ledgers:
             covered = "-" if one.covered_s is None else f"{one.covered_s:.4g} of {one.window_s:.4g} s"
-            kind = one.device_kind if one.n_devices == 1 else f"{one.device_kind} x{one.n_devices}"
+            kind = _ledger_kind(one)
             label = f"gross, {one.label}{', simulated' if one.simulated else ''}"
             joules = [energy(one.per_step_j), energy(one.total_j)]
             rows.append(
@@ -222,6 +236,68 @@ def _ledgers(document: DiffDocument) -> Block:
         right={"per step", "total", "steps", "power known for"},
         wrap={"warnings"},
     )
+
+
+def _served(document: DiffDocument) -> Block:
+    rows = []
+    for letter, side in (("A", document.a), ("B", document.b)):
+        one = side.served
+        if one is not None:
+            joules = [one.j_per_output_token, one.j_per_request, one.prefill_j, one.decode_j, one.total_j]
+            label = f"gross, {one.label}; {one.basis}"
+            rows.append(
+                [letter, *(energy(value) for value in joules), count(one.output_tokens), count(one.requests), label]
+            )
+    return Block(
+        "Energy of the serving benchmark (GPUs used, over its whole window)",
+        [
+            "",
+            "per output token",
+            "per request",
+            "prefill steps",
+            "decode steps",
+            "total",
+            "output tokens",
+            "requests",
+            "provenance",
+        ],
+        rows,
+        right={
+            "per output token",
+            "per request",
+            "prefill steps",
+            "decode steps",
+            "total",
+            "output tokens",
+            "requests",
+        },
+    )
+
+
+def _conditions(document: DiffDocument) -> Block:
+    rows = [
+        [one.name, one.a, one.b, one.unit, one.limit, "yes" if one.comparable else "no: not comparable"]
+        for one in document.comparison.conditions
+    ]
+    return Block(
+        "Conditions of the GPUs while the steps ran",
+        ["", "A", "B", "unit", "limit", "comparable"],
+        rows,
+        right={"A", "B"},
+    )
+
+
+def _ledger_kind(one: LedgerDoc) -> str:
+    """Return what a ledger is of. Example: ``cpu x1 of 2`` where one of two packages was not read, ``core, part of cpu``."""
+    if one.unread and one.devices:
+        text = (
+            f"{one.device_kind} x{one.n_devices} of {one.n_devices + len(one.unread)} (without {', '.join(one.unread)})"
+        )
+    else:
+        text = one.device_kind if one.n_devices == 1 else f"{one.device_kind} x{one.n_devices}"
+    if one.part_of:
+        text += f", part of {one.part_of[0]}"
+    return text if one.used else f"{text}, not used by the program"
 
 
 def _size(amount: Amount, other: Amount) -> float:

@@ -75,6 +75,14 @@ def normalize(
             "--date-order", metavar="ORDER", help="mdy or dmy, for dates such as 02-03-2026 that may be either."
         ),
     ] = None,
+    device_map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--device-map",
+            metavar="N=ID",
+            help="GPU of the power log that device N of the trace is: 0=GPU-aaaa,1=GPU-bbbb; for one rank 3:0=GPU-cccc.",
+        ),
+    ] = None,
     bench: Annotated[
         Path | None,
         typer.Option("--bench", metavar="FILE", help="Result of a serving benchmark: requests, tokens, duration."),
@@ -116,7 +124,7 @@ def normalize(
     from magneton.cli import output
     from magneton.flows import ExtraFiles, NormalizeOptions, PowerOptions
     from magneton.flows import normalize as run
-    from magneton.flows.extras import parse_offset
+    from magneton.flows.extras import parse_device_map, parse_offset
     from magneton.schemas.checks import need_number
     from magneton.schemas.errors import printable
 
@@ -126,7 +134,8 @@ def normalize(
     reading = PowerOptions(
         clock=clock, tz=tz, offset_ns=None if offset is None else parse_offset(offset), date_order=date_order
     )
-    extras = ExtraFiles(power or (), bench, reading, anchors, bench_index)
+    stated = tuple(one for text in device_map or () for one in parse_device_map(text))
+    extras = ExtraFiles(power or (), bench, reading, anchors, bench_index, stated)
     with working("reading") as bar:
         task = bar.task_ids[0]
         options = NormalizeOptions(

@@ -66,9 +66,12 @@ class EnergyDoc(msgspec.Struct):
 
 
 class LedgerDoc(msgspec.Struct):
-    """Energy of all devices of one kind, from the first step to the end of the last; null: unknown.
+    """Energy of devices of one kind, from the first step to the end of the last; null: unknown.
 
-    The time between steps is included. Kinds must not be added up, because a meter at the wall includes the others. ``per_step_j`` is ``total_j`` over ``n_steps``.
+    The time between steps is included. Kinds must not be added up, because some include others: ``part_of`` names the kinds
+    of the same side that include this one. ``per_step_j`` is ``total_j`` over ``n_steps``. GPUs that the program did not use
+    have a ledger of their own (``used`` is false). ``unread`` are devices of the kind that had no reading in that time: their
+    energy is not in the total.
     """
 
     device_kind: str
@@ -81,6 +84,31 @@ class LedgerDoc(msgspec.Struct):
     per_step_j: float | None
     label: str
     simulated: bool
+    warnings: list[str]
+    devices: list[str] = []
+    unread: list[str] = []
+    part_of: list[str] = []
+    used: bool = True
+
+
+class ServedDoc(msgspec.Struct):
+    """Energy of the GPUs that a program used over the window of a serving benchmark, with the totals of that window.
+
+    ``prefill_j`` and ``decode_j`` are those of the steps of the trace that did only that; null where no step says so.
+    """
+
+    basis: str
+    window_s: float
+    covered_s: float | None
+    total_j: float
+    requests: int
+    input_tokens: int | None
+    output_tokens: int | None
+    j_per_output_token: float | None
+    j_per_request: float | None
+    prefill_j: float | None
+    decode_j: float | None
+    label: str
     warnings: list[str]
 
 
@@ -105,6 +133,7 @@ class SideDoc(msgspec.Struct):
     warnings: list[dict[str, Any]]
     energy: EnergyDoc | None = None
     ledgers: list[LedgerDoc] = []
+    served: ServedDoc | None = None
 
 
 class Note(msgspec.Struct):
@@ -123,6 +152,20 @@ class StratumDoc(msgspec.Struct):
     time_ns: Amount
 
 
+class ConditionDoc(msgspec.Struct):
+    """A condition that both sides read while they ran: mean power cap, clock or temperature of the GPUs used, throttle reasons, driver.
+
+    ``comparable`` is false where the difference is past ``limit``. Throttle reasons are the bits that NVIDIA's driver gives.
+    """
+
+    name: str
+    unit: str
+    a: str
+    b: str
+    limit: str
+    comparable: bool
+
+
 class Comparison(msgspec.Struct):
     """What was compared: ``unit`` is ``step``, ``call``, ``capture``, ``repetition``, ``sample`` or ``token``."""
 
@@ -133,6 +176,7 @@ class Comparison(msgspec.Struct):
     same_devices: bool | None
     method: str
     notes: list[Note]
+    conditions: list[ConditionDoc] = []
 
 
 class Coverage(msgspec.Struct):

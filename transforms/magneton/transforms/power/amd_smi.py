@@ -98,5 +98,5 @@ def _cells(builder: LogBuilder, header: list[str], cells: list[str]) -> list[fie
             continue
         field, unit = _COLUMNS[name]
         series = builder.series(Series(name, NAME, DeviceKind.GPU, device, field, unit, Clock.REALTIME), {"gpu": gpu})
-        result.append(fields.read_cell(series, field, fields.unit_scale(unit), text))
+        result.append(fields.read_cell(series, field, fields.unit_scale(unit), text, DeviceKind.GPU))
     return result

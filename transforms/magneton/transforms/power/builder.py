@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from array import array
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,11 +16,12 @@ import pyarrow as pa
 from magneton.schemas.clocks import INT64_MAX, INT64_MIN
 from magneton.schemas.errors import InputFormatError
 from magneton.schemas.kinds import Flag
-from magneton.transforms.power.fields import Cell
+from magneton.transforms.power.fields import TOTAL_FIELDS, Cell, gives_total
 from magneton.transforms.power.log import DeviceCount, PowerLog, PowerOptions, PowerReport, SeriesCount
 from magneton.transforms.power.readings import NO_TIME, Ints, Readings, Series
 
 RAW_LIMIT = 2000
+_ABOUT_POWER = re.compile(r"power(?!_?(?:state|mode|management|violation))|energy|watt|joule", re.IGNORECASE)
 MALFORMED = (Flag.ROW_MALFORMED, Flag.ROW_CUT)
 QUARANTINE_SCHEMA = pa.schema(
     [("reason", pa.string()), ("file", pa.string()), ("position", pa.int64()), ("raw", pa.string())]
@@ -60,6 +62,10 @@ class LogBuilder:
     def unit_of(self, code: int) -> str | None:
         """Return the base unit of a series by its number."""
         return self._list[code].unit
+
+    def kind_of(self, code: int) -> str | None:
+        """Return the kind of device of a series by its number."""
+        return self._list[code].device_kind
 
     def warn(self, code: str, message: str, count: int = 1) -> None:
         """Note a warning; counts of the same code add up and the first message stays."""
@@ -193,9 +199,33 @@ class LogBuilder:
             self.warn("truncated", "the input ends in the middle")
         if any(s.energetic and s.device_id is None for s in self._list):
             self.warn("device_unnamed", "no column or label names the device: taken as one device")
+        self._warn_unread()
         timeless = int(np.count_nonzero(~readings.known_times()))
         if timeless:
             self.warn("no_time_stamps", "the file has no time stamps and no time was given for it", timeless)
+
+    def _warn_unread(self) -> None:
+        """Say which devices have readings of power or energy, and none that gives their energy; and what was not read."""
+        useful = {s.device for s in self._list if gives_total(s.field)}
+        for device in sorted({s.device for s in self._list if s.energetic} - useful, key=str):
+            names = sorted({f"{s.name} ({s.unit})" for s in self._list if s.energetic and s.device == device})
+            self.warn(
+                "no_energy_field",
+                f"no energy of {device[0] or 'device'} {device[1] or 'without a name'}: {', '.join(names)} "
+                f"{'is' if len(names) == 1 else 'are'} not known as its power or counter; fields that are: "
+                f"{', '.join(TOTAL_FIELDS)} (docs/power.md)",
+            )
+        if not any(s.energetic for s in self._list) or not self.report.n_valid:
+            parts = ", ".join(f"{n} {reason}" for reason, n in self.report.dropped.items())
+            self.warn("no_energy_field", f"no reading of power or energy can be used{f' ({parts})' if parts else ''}")
+        unread = sorted(name for name in self.report.ignored if _ABOUT_POWER.search(name))
+        if unread:
+            self.warn(
+                "no_energy_field",
+                f"metrics that may be of power were not read, since their unit is not known: {', '.join(unread[:5])}"
+                + (f" and {len(unread) - 5} more" if len(unread) > 5 else ""),
+                len(unread),
+            )
 
     def _quarantine(self) -> pa.Table:
         rows = sorted(self._set_aside)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from magneton.schemas.kinds import Flag, PowerField
+from magneton.schemas.kinds import DeviceKind, Flag, PowerField
 from magneton.transforms.reading.decimals import reading
 
 _UNIT_OF_FIELD: dict[str, str] = {
@@ -103,6 +103,15 @@ def gives_energy(field: str, unit: str | None) -> bool:
     return unit in {"W", "J"} and field != PowerField.POWER_LIMIT
 
 
+# Fields that give the energy of a whole device. Others (of its memory, of its module) are parts of it or hold it.
+TOTAL_FIELDS = (PowerField.ENERGY_COUNTER, PowerField.POWER_INSTANT, PowerField.POWER, PowerField.POWER_AVERAGE)
+
+
+def gives_total(field: str) -> bool:
+    """Say whether a field gives the energy of a whole device."""
+    return field in TOTAL_FIELDS
+
+
 _LIMIT_WORDS = ("limit", "cap", "max", "min", "threshold", "default")
 
 
@@ -118,8 +127,27 @@ def power_field(name: str) -> str:
     return PowerField.POWER
 
 
-def check_value(field: str, unit: str | None, value: float) -> str | None:
-    """Return the reason why a reading cannot be right, or None."""
+# More than one device of any kind but these draws, W. Meters and nodes may stand for a rack.
+_MOST_W = 5e3
+_MOST_OF_MANY_W = 1e6
+_SINGLE = frozenset({DeviceKind.GPU, DeviceKind.MODULE, DeviceKind.CPU, DeviceKind.CPU_PACKAGE, DeviceKind.PACKAGE, DeviceKind.CORE, DeviceKind.UNCORE, DeviceKind.DRAM})  # fmt: skip
+# A device that drew the most for ten years has used less, J.
+_MOST_J = 1e14
+# What drivers write where they have no value: all bits of 32 and 64, and the largest signed numbers.
+_BLANKS = frozenset({2.0**31 - 1, 2.0**32 - 1, 2.0**63, 2.0**64})
+_LARGEST = 9.2e18
+
+
+def is_blank(field: str, value: float) -> bool:
+    """Say whether a number as written, in its own unit, is a driver's word for no value (all bits set).
+
+    A counter may pass 65535 or 2^32 - 1 on its way, so for counters only numbers count that none can reach.
+    """
+    return value in _BLANKS if field != PowerField.ENERGY_COUNTER else value >= _LARGEST
+
+
+def check_value(field: str, unit: str | None, value: float, device_kind: str | None = None) -> str | None:
+    """Return the reason why a reading in its base unit cannot be right, or None."""
     wanted = expected_unit(field)
     if wanted is not None and unit != wanted:
         return "unit_mismatch"
@@ -127,10 +155,14 @@ def check_value(field: str, unit: str | None, value: float) -> str | None:
         return Flag.NEGATIVE_POWER
     if value < 0 and unit == "J":
         return Flag.NEGATIVE_ENERGY
+    if unit == "W" and value > (_MOST_W if device_kind in _SINGLE else _MOST_OF_MANY_W):
+        return Flag.VALUE_IMPLAUSIBLE
+    if unit == "J" and value > _MOST_J:
+        return Flag.VALUE_IMPLAUSIBLE
     return None
 
 
-def read_cell(series: int, field: str, scale: Scale | None, text: str) -> Cell:
+def read_cell(series: int, field: str, scale: Scale | None, text: str, device_kind: str | None = None) -> Cell:
     """Return the reading in a cell in its base unit, or the reason why there is none.
 
     Args:
@@ -138,6 +170,7 @@ def read_cell(series: int, field: str, scale: Scale | None, text: str) -> Cell:
         field: what is read.
         scale: from ``unit_scale``; None where the unit is unknown.
         text: the cell without its unit.
+        device_kind: kind of the device, which decides what power is possible.
     """
     value = reading(text)
     if isinstance(value, str):
@@ -145,5 +178,7 @@ def read_cell(series: int, field: str, scale: Scale | None, text: str) -> Cell:
     if scale is None:
         return series, None, "unit_unknown"
     scaled = scale[1](value)
-    wrong = check_value(field, scale[0], scaled)
+    wrong = check_value(field, scale[0], scaled, device_kind)
+    if wrong is None and scale[0] in {"W", "J"} and is_blank(field, value):
+        wrong = Flag.VALUE_IMPLAUSIBLE
     return series, None if wrong else scaled, wrong

@@ -21,6 +21,8 @@ from magneton.transforms.power.registry import read_power, rebase
 from magneton.transforms.staging.writer import RunWriter
 
 LOG = logging.getLogger(__name__)
+# Labels of a device that are copied to the manifest; others may name hosts and users.
+_FACTS = ("index", "gpu", "minor_number", "name", "gpu_name", "modelName", "pci.bus_id", "gpu_bus_id", "driver_version", "DCGM_FI_DRIVER_VERSION", "mig.mode.current")  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class PowerInput:
         given = {f: getattr(self.options, f) for f in PowerOptions.__dataclass_fields__}
         devices = [
             {"device_kind": d.device_kind, "device_id": d.device_id, "n_valid": d.n_valid, "n_missing": d.n_missing}
-            | {k: d.labels[k] for k in ("index", "gpu", "name", "gpu_name", "modelName") if k in d.labels}
+            | {k: d.labels[k] for k in _FACTS if k in d.labels}
             for d in report.devices
         ]
         return {

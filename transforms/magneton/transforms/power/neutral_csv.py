@@ -25,16 +25,29 @@ _EXPONENTS = {"timestamp_ns": 0, "timestamp_us": 3, "timestamp_ms": 6, "timestam
 _NEEDED = {"field", "value", "unit"}
 _FIELD_NAMES = {
     "energy_total": PowerField.ENERGY_COUNTER,
-    "energy": PowerField.ENERGY_COUNTER,
-    "total_energy": PowerField.ENERGY_COUNTER,
-    "power_draw": PowerField.POWER,
     "temp": "temperature",
+    "throttle_reasons": "throttle_reasons",
 }
 # `power_average_1s` is an average, `package_power` a power; `memory_power` is a part of the device and stays itself.
+_DEVICE = r"(?:(?:graphics_)?package|board|device|gpu|cpu|socket|total|wall|chip|asic|module|node|host|psys|platform)"
+_AVERAGE, _INSTANT = r"(?:average|avg|mean)", r"(?:instant(?:aneous)?|inst|current)"
 _FIELD_PATTERNS = (
-    (re.compile(r"power_(?:average|avg)(?:_\w+)?"), PowerField.POWER_AVERAGE),
-    (re.compile(r"power_(?:instant|inst)(?:_\w+)?"), PowerField.POWER_INSTANT),
-    (re.compile(r"(?:package|board|device|gpu|cpu|socket|total|wall)_power"), PowerField.POWER),
+    (
+        re.compile(rf"power_{_AVERAGE}(?:_\w+)?|{_AVERAGE}_(?:{_DEVICE}_)?power|{_DEVICE}_power_{_AVERAGE}"),
+        PowerField.POWER_AVERAGE,
+    ),
+    (
+        re.compile(rf"power_{_INSTANT}(?:_\w+)?|{_INSTANT}_(?:{_DEVICE}_)?power|{_DEVICE}_power_{_INSTANT}"),
+        PowerField.POWER_INSTANT,
+    ),
+    (re.compile(rf"(?:{_DEVICE}_)?power(?:_(?:draw|usage|consumption|w|watts))?"), PowerField.POWER),
+    (
+        re.compile(
+            rf"(?:total_|{_DEVICE}_)?energy(?:_(?:counter|consumption|consumed|accumulated|accumulator|total))?|{_DEVICE}_energy_total|accumulated_energy"
+        ),
+        PowerField.ENERGY_COUNTER,
+    ),
+    (re.compile(rf"(?:enforced_)?power_(?:limit|cap)|max_power|{_DEVICE}_power_(?:limit|cap)"), PowerField.POWER_LIMIT),
 )
 
 
@@ -130,5 +143,5 @@ def _row(builder: LogBuilder, position: int, named: dict[str, str], time: str, e
             clock,
         )
     )
-    cell = fields.read_cell(series, field, scale, named["value"])
+    cell = fields.read_cell(series, field, scale, named["value"], named.get("device_kind"))
     return builder.row(position, time_ns(time, exponent), [cell], line)

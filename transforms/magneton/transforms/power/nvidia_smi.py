@@ -26,9 +26,20 @@ _TIME = re.compile(r"(\d{4})/(\d\d)/(\d\d) (\d\d):(\d\d):(\d\d)(?:\.(\d{1,9}))?"
 _HEAD_CELL = re.compile(r"([A-Za-z][\w.]*)\s*(?:\[(.*)\])?", re.ASCII)
 _CELL = re.compile(r"([^\s]+)\s+([A-Za-z%µ°][\w%]*)")
 _MAY_BE_HEADER = re.compile(r"power|energy|temperature|clocks|utilization|memory|fan", re.IGNORECASE)
+_BITS = re.compile(r"0x[0-9a-fA-F]{1,16}", re.ASCII)
 _KNOWN_CELLS = 1 << 16
 _IDENTITY = ("uuid", "gpu_uuid", "index", "pci.bus_id", "gpu_bus_id", "pci.bus", "serial", "gpu_serial")
-_DESCRIPTION = ("name", "gpu_name", "index", "uuid", "gpu_uuid", "pci.bus_id", "gpu_bus_id")
+_DESCRIPTION = (
+    "name",
+    "gpu_name",
+    "index",
+    "uuid",
+    "gpu_uuid",
+    "pci.bus_id",
+    "gpu_bus_id",
+    "driver_version",
+    "mig.mode.current",
+)
 
 # column -> (field, unit when neither cell nor header gives one)
 _COLUMNS: dict[str, tuple[str, str]] = {
@@ -54,6 +65,8 @@ _COLUMNS: dict[str, tuple[str, str]] = {
     "utilization.memory": ("utilization_memory", "%"),
     "memory.used": ("memory_used", "MiB"),
     "fan.speed": ("fan_speed", "%"),
+    "clocks_event_reasons.active": ("throttle_reasons", "1"),
+    "clocks_throttle_reasons.active": ("throttle_reasons", "1"),
 }
 
 
@@ -168,6 +181,8 @@ def _cells(builder: LogBuilder, header: _Header, cells: list[str]) -> list[field
 def _cell(builder: LogBuilder, header: _Header, cells: list[str], device: str | None, i: int) -> fields.Cell:
     field, unit = _COLUMNS[header.names[i]]
     text = cells[i]
+    if _BITS.fullmatch(text):
+        text = str(int(text, 16))
     match = None if is_missing(text) else _CELL.fullmatch(text)
     if match:
         text, unit = match.groups()
@@ -181,4 +196,4 @@ def _cell(builder: LogBuilder, header: _Header, cells: list[str], device: str | 
         series = header.series[(device, i, base)] = builder.series(
             Series(header.names[i], NAME, DeviceKind.GPU, device, field, base, Clock.REALTIME), labels
         )
-    return fields.read_cell(series, field, scale, text)
+    return fields.read_cell(series, field, scale, text, DeviceKind.GPU)

@@ -66,7 +66,7 @@ def _row(builder: LogBuilder, position: int, row: tuple[Any, ...]) -> None:
     elif value != value:  # NaN
         value, why = None, Flag.NOT_AVAILABLE
     else:
-        why = fields.check_value(field, unit, value)
+        why = fields.check_value(field, unit, value, kind)
         value = None if why else value
     when: int | str = "ts_missing" if ts is None else ts
     return builder.row(position, when, [(series, value, why)], _text(row) if value is None or ts is None else "")

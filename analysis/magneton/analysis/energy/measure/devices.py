@@ -21,7 +21,7 @@ class DeviceMap:
         warnings: ``device_order_assumed``, ``visible_devices_invalid``.
     """
 
-    ids: dict[int, str]
+    ids: dict[int, str | None]
     excluded: tuple[str, ...]
     warnings: tuple[str, ...] = ()
 
@@ -33,6 +33,7 @@ def map_devices(
     physical: Sequence[tuple[int, str]] = (),
     env: Mapping[str, str] | None = None,
     explicit: Mapping[int, str] | None = None,
+    indexed: Mapping[int, str] | None = None,
 ) -> DeviceMap:
     """Find the sensor's name of each device that a program used.
 
@@ -43,11 +44,14 @@ def map_devices(
         env: environment of the program.
         explicit: the mapping, where the caller knows it. The other arguments are then ignored.
 
+        indexed: id by the index that the log itself gives. The log need not hold all GPUs of the machine.
+
     Raises:
         InsufficientPowerDataError: the devices cannot be told apart from what is known, or one that was used is not
             among the visible ones.
     """
-    logged = sorted({s for s in sensor_ids if s is not None})
+    given = list(sensor_ids)
+    logged = sorted({s for s in given if s is not None})
     wanted = sorted(set(used))
     if explicit is not None:
         return _finish(dict(explicit), logged, wanted, set())
@@ -55,9 +59,13 @@ def map_devices(
     if physical:
         ids = {i: s for i, (_, s) in enumerate(sorted(physical))}
         ids = _visible(ids, env or {}, codes)
-    elif len(logged) == 1 and len(wanted) <= 1:
+    elif len({*given}) == 1 and len(wanted) <= 1:
         codes.add("device_order_assumed")
-        return _finish(dict.fromkeys(wanted or [0], logged[0]), logged, wanted, codes)
+        # A log that names no device is of one device.
+        return _finish(dict.fromkeys(wanted or [0], given[0]), logged, wanted, codes)
+    elif indexed:
+        codes.add("device_order_assumed")
+        ids = _visible(dict(indexed), env or {}, codes)
     elif logged and all(s.isdigit() for s in logged):
         # The log counts the GPUs itself. It need not hold all of them, so numbers stay what they are.
         codes.add("device_order_assumed")
@@ -65,19 +73,20 @@ def map_devices(
     else:
         raise InsufficientPowerDataError(
             "device mapping unknown: nothing says which GPU of the power log is device 0",
-            remedy="give the UUIDs in the order of the program, or CUDA_VISIBLE_DEVICES and the list of GPUs",
+            remedy=f"say so: magneton normalize ... --device-map {wanted[0] if wanted else 0}={logged[0] if logged else 'ID'} (the log has {', '.join(logged[:8]) or 'no names'})",
         )
     return _finish(ids, logged, wanted, codes)
 
 
-def _finish(ids: dict[int, str], logged: list[str], wanted: list[int], codes: set[str]) -> DeviceMap:
+def _finish(ids: Mapping[int, str | None], logged: list[str], wanted: list[int], codes: set[str]) -> DeviceMap:
     lost = [n for n in wanted if n not in ids]
     if lost:
         raise InsufficientPowerDataError(
-            f"device {lost[0]} of the trace is not among the visible devices", remedy="check the visible-devices list"
+            f"device {lost[0]} of the trace is not among the devices of the power log ({', '.join(logged[:8])})",
+            remedy=f"say which it is: magneton normalize ... --device-map {lost[0]}=ID",
         )
     excluded = tuple(s for s in logged if s not in ids.values())
-    return DeviceMap(ids, excluded, tuple(sorted(codes)))
+    return DeviceMap(dict(ids), excluded, tuple(sorted(codes)))
 
 
 def _visible(ids: dict[int, str], env: Mapping[str, str], codes: set[str]) -> dict[int, str]:

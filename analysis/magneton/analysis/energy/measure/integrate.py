@@ -11,6 +11,7 @@ The rules:
   straight. Across a reset the energy is unknown. A wrap is undone if the range of the counter is known and the resulting power is
   possible; otherwise the energy is unknown. If a second wrap in the same interval would be possible too, the energy of the
   interval is unknown and the difference is its lower bound.
+* A counter that shows one value throughout stands still: its energy is unknown. So is that of a jump that no device can make.
 * Samples of one instant that disagree count with their mean (power), or are left out (counter).
 * Unknown energy is None, never 0.
 """
@@ -30,6 +31,8 @@ GAP_CADENCES = 3
 MIN_SAMPLES_FOR_CADENCE = 4
 # More than one device draws today. A wrap that implies more power cannot have happened.
 MAX_POWER_W = 1000.0
+# A counter may hold the energy of an update before the one that is seen, s.
+_UPDATE_S = 0.2
 
 Times = npt.NDArray[np.int64]
 Values = npt.NDArray[np.float64]
@@ -204,6 +207,7 @@ class CounterDeltas:
         wrapped: a wrap was undone.
         reset: the counter went back and no wrap explains it.
         unsure: it may have wrapped more often than could be seen.
+        still: it shows one value throughout, so it does not count.
     """
 
     delta_j: Values
@@ -211,10 +215,11 @@ class CounterDeltas:
     wrapped: npt.NDArray[np.bool_]
     reset: npt.NDArray[np.bool_]
     unsure: npt.NDArray[np.bool_]
+    still: bool = False
 
 
 def counter_deltas(
-    samples: Samples, *, range_j: float | None = None, max_power_w: float = MAX_POWER_W
+    samples: Samples, *, range_j: float | None = None, max_power_w: float = MAX_POWER_W, most_w: float = math.inf
 ) -> CounterDeltas:
     """Return the energy between neighbouring readings of a counter; see the rules above.
 
@@ -222,6 +227,7 @@ def counter_deltas(
         samples: J over time, from ``prepare(.., counter=True)``.
         range_j: value at which the counter starts again at 0, where known (RAPL: ``max_energy_range_uj``).
         max_power_w: more than the device can draw.
+        most_w: a jump upward that takes more power is no energy but a broken reading.
     """
     before, after = samples.values[:-1], samples.values[1:]
     seconds = np.diff(samples.t_ns) / 1e9
@@ -234,10 +240,13 @@ def counter_deltas(
         wrapped = back & (before <= range_j) & (after <= range_j) & (around <= max_power_w * seconds)
         delta = np.where(wrapped, around, delta)
         unsure = (~back | wrapped) & (delta + range_j <= max_power_w * seconds)
-    reset = back & ~wrapped
+    jumped = delta > most_w * (seconds + _UPDATE_S)
+    still = len(delta) > 1 and not delta.any()
+    reset = (back & ~wrapped) | jumped
     # After a reset, and equally after a wrap at an unknown value, at least what the counter shows has been used.
-    lower = np.where(reset, np.maximum(after, 0.0), delta)
-    return CounterDeltas(np.where(reset | unsure, np.nan, delta), lower, wrapped, reset, unsure)
+    lower = np.where(reset, np.where(jumped, 0.0, np.maximum(after, 0.0)), delta)
+    unknown = reset | unsure | still
+    return CounterDeltas(np.where(unknown, np.nan, delta), lower, wrapped, reset, unsure, still)
 
 
 def integrate_counter(
@@ -247,6 +256,7 @@ def integrate_counter(
     range_j: float | None = None,
     max_power_w: float = MAX_POWER_W,
     may_wrap: bool = False,
+    most_w: float = math.inf,
 ) -> EnergyResult:
     """Return the energy of a cumulative counter over a window.
 
@@ -256,8 +266,9 @@ def integrate_counter(
         range_j: see ``counter_deltas``.
         max_power_w: see ``counter_deltas``.
         may_wrap: the counter is of a kind that wraps (RAPL), so that going back with an unknown range may be a wrap.
+        most_w: see ``counter_deltas``.
     """
-    deltas = counter_deltas(samples, range_j=range_j, max_power_w=max_power_w)
+    deltas = counter_deltas(samples, range_j=range_j, max_power_w=max_power_w, most_w=most_w)
     cut = _cut(samples.t_ns, window)
     delta, lower = deltas.delta_j[cut.at], deltas.lower_j[cut.at]
     share = cut.inside_ns / np.maximum(cut.hi - cut.lo, 1)
@@ -280,7 +291,9 @@ def integrate_counter(
         codes.add("possible_multiple_wraps")
     # A counter has no gaps between its readings. The codes above explain the parts that are not covered.
     codes.discard("power_gap")
-    if reset.any() or unsure.any():
+    if deltas.still:
+        codes.add("counter_stands_still")
+    if reset.any() or unsure.any() or deltas.still:
         codes.discard("no_power_data")
     return EnergyResult(
         value_j=value,

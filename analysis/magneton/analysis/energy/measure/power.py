@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from magneton.analysis.energy.measure.integrate import Samples, counter_deltas, default_max_gap_ns
 from magneton.analysis.energy.measure.result import Window
-from magneton.analysis.energy.measure.totals import SensorSeries
+from magneton.analysis.energy.measure.totals import SensorSeries, most_power_w
 from magneton.schemas.kinds import PowerField
 
 Times = npt.NDArray[np.int64]
@@ -58,14 +58,14 @@ def power_curve(series: SensorSeries, *, max_gap_ns: float | None = None, range_
     """Return the power of one series, by the rules of ``integrate``: the same energy over every window."""
     samples = series.samples
     if series.field == PowerField.ENERGY_COUNTER:
-        return _from_counter(samples, range_j)
+        return _from_counter(samples, range_j, most_power_w(series.device_kind))
     limit = default_max_gap_ns(samples) if max_gap_ns is None else max_gap_ns
     v = samples.values
     return PowerCurve(samples.t_ns, v[:-1], v[1:], np.diff(samples.t_ns) <= limit)
 
 
-def _from_counter(samples: Samples, range_j: float | None) -> PowerCurve:
-    delta = counter_deltas(samples, range_j=range_j).delta_j
+def _from_counter(samples: Samples, range_j: float | None, most_w: float) -> PowerCurve:
+    delta = counter_deltas(samples, range_j=range_j, most_w=most_w).delta_j
     known = ~np.isnan(delta)
     power = np.where(known, delta, 0.0) / (np.diff(samples.t_ns) / 1e9)
     return PowerCurve(samples.t_ns, power, power, known)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from magneton.analysis.energy.measure.counters import energies_differ, fold_updates
 from magneton.analysis.energy.measure.integrate import (
     MAX_POWER_W,
     Samples,
+    Times,
     integrate_counter,
     integrate_power,
     prepare,
 )
 from magneton.analysis.energy.measure.result import EnergyResult, Provenance, Window
-from magneton.schemas.kinds import DeviceKind, PowerField
+from magneton.analysis.energy.measure.scopes import scope_of
+from magneton.schemas.kinds import DeviceKind, EnergyLabel, PowerField
 
 # Best first. A counter misses nothing between readings. A plain power field may be instant or an average.
 PREFERENCE = (PowerField.ENERGY_COUNTER, PowerField.POWER_INSTANT, PowerField.POWER, PowerField.POWER_AVERAGE)
@@ -41,12 +46,34 @@ WRAPPING_KINDS = frozenset(
     }
 )
 
+# A counter of one device that jumps by more than this power, W, is broken; meters and nodes may stand for a rack.
+_MOST_W = 5e3
+_OF_MANY = frozenset({None, DeviceKind.NODE, DeviceKind.WALL, DeviceKind.METER, DeviceKind.OTHER})
+
 Device = tuple[str | None, str | None]
+
+
+def most_power_w(device_kind: str | None) -> float:
+    """Return more power than a device of this kind can draw, W; infinity where that is not known."""
+    return math.inf if device_kind in _OF_MANY else _MOST_W
 
 
 @dataclass(frozen=True)
 class SensorSeries:
-    """One series of one device: the same source, name and field throughout."""
+    """One series of one device: the same source, name and field throughout.
+
+    Attributes:
+        source: who read the sensor.
+        name: what the source calls the reading.
+        device_kind: what it is of (``scopes.scope_of``).
+        device_id: its name.
+        field: what is read.
+        samples: the readings.
+        capture: the log it comes from.
+        warnings: what was found wrong with it when it was compared with the device's other series.
+        aside: it is not used while the device has another series.
+        against: the series that contradicts it: energy of this one and of the other over the time both cover, J, and what it is.
+    """
 
     source: str | None
     name: str | None
@@ -54,6 +81,10 @@ class SensorSeries:
     device_id: str | None
     field: str
     samples: Samples
+    capture: str | None = None
+    warnings: tuple[str, ...] = ()
+    aside: bool = False
+    against: tuple[float, float, str] | None = None
 
     @property
     def device(self) -> Device:
@@ -76,17 +107,105 @@ def series_of(power: pa.Table, fields: Sequence[str] = PREFERENCE) -> list[Senso
     keys = ["source", "name", "device_kind", "device_id", "field"]
     groups: dict[tuple[str | None, ...], list[int]] = {}
     columns = [rows[key].to_pylist() for key in keys]
+    columns.append(rows["capture"].to_pylist() if "capture" in rows.column_names else [None] * rows.num_rows)
     for i, key in enumerate(zip(*columns, strict=True)):
         groups.setdefault(key, []).append(i)
     t = rows["ts_ns"].to_numpy().astype(np.int64)
     values = np.array(rows["value"].combine_chunks().fill_null(float("nan")), dtype=np.float64)
     result = []
-    for key in sorted(groups, key=lambda k: tuple(part or "" for part in k)):
-        source, name, kind, device_id, field = key
-        at = np.array(groups[key], dtype=np.int64)
+    for key, indexes in _joined(groups, t).items():
+        source, name, kind, device_id, field, capture = key
+        at = np.array(indexes, dtype=np.int64)
         samples = prepare(t[at], values[at], counter=field == PowerField.ENERGY_COUNTER)
-        result.append(SensorSeries(source, name, kind, device_id, field or "", samples))
+        if field == PowerField.ENERGY_COUNTER:
+            samples = fold_updates(samples)
+        result.append(SensorSeries(source, name, scope_of(kind, device_id), device_id, field or "", samples, capture))
+    shared = shared_devices(power)
+    return [replace(s, warnings=("device_shared",)) if s.device in shared else s for s in _judged(result)]
+
+
+def _joined(groups: dict[tuple[str | None, ...], list[int]], t: Times) -> dict[tuple[str | None, ...], list[int]]:
+    """Join logs that follow one another, as a logger that was restarted leaves them; two logs of the same time stay apart."""
+    found: dict[tuple[str | None, ...], list[int]] = {}
+    spans: dict[tuple[str | None, ...], tuple[int, int]] = {}
+    ordered = sorted(groups, key=lambda k: (tuple(p or "" for p in k[:5]), int(t[groups[k]].min()), k[5] or ""))
+    last: tuple[str | None, ...] | None = None
+    for key in ordered:
+        first, end = int(t[groups[key]].min()), int(t[groups[key]].max())
+        if last is not None and last[:5] == key[:5] and first >= spans[last][1]:
+            found[last] = found[last] + groups[key]
+            spans[last] = (spans[last][0], end)
+            continue
+        found[key], spans[key], last = groups[key], (first, end), key
+    return found
+
+
+def _judged(found: list[SensorSeries]) -> list[SensorSeries]:
+    """Compare the series of each device: a counter that contradicts the power is set aside, two logs that disagree are said."""
+    result = list(found)
+    for i, one in enumerate(found):
+        others = [o for o in found if o.device == one.device and o is not one]
+        if one.field == PowerField.ENERGY_COUNTER:
+            powers = [o for o in others if o.field != PowerField.ENERGY_COUNTER and len(o.samples.t_ns) > 1]
+            power = min(powers, key=lambda o: PREFERENCE.index(o.field), default=None)
+            if power is None:
+                continue
+            still = len(one.samples.values) > 1 and not np.ptp(one.samples.values)
+            clash = (0.0, math.nan) if still else _clash(one, power)
+            if clash is not None:
+                result[i] = replace(
+                    one, aside=True, warnings=("counter_disagrees_with_power",), against=(*clash, _title(power))
+                )
+            continue
+        for other in others:
+            if other.capture == one.capture or other.field == PowerField.ENERGY_COUNTER:
+                continue
+            if (clash := _clash(one, other)) is not None:
+                result[i] = replace(one, warnings=("power_logs_disagree",), against=(*clash, _title(other)))
+                break
     return result
+
+
+def _clash(a: SensorSeries, b: SensorSeries) -> tuple[float, float] | None:
+    averaging = [0.0 if s.field == PowerField.POWER_INSTANT else averaging_s(s.name) * 1e9 for s in (a, b)]
+    counters = [s.field == PowerField.ENERGY_COUNTER for s in (a, b)]
+    return energies_differ(
+        a.samples, b.samples, counter_a=counters[0], counter_b=counters[1], averaging_ns=max(averaging)
+    )
+
+
+def _title(series: SensorSeries) -> str:
+    where = f" in {series.capture}" if series.capture else ""
+    return f"{series.field} ({series.source}: {series.name}{where})"
+
+
+def shared_devices(power: pa.Table) -> set[Device]:
+    """Return the devices whose power is also that of others: boards divided by MIG, GPUs that several pods had at one time."""
+    if power.num_rows == 0 or "labels" not in power.column_names:
+        return set()
+    keys = ["device_kind", "device_id", "labels"]
+    spans = power.select([*keys, "ts_ns"]).group_by(keys).aggregate([("ts_ns", "min"), ("ts_ns", "max")]).to_pylist()
+    found: set[Device] = set()
+    pods: dict[Device, dict[str, tuple[int, int]]] = {}
+    for row in spans:
+        if not row["labels"]:
+            continue
+        try:
+            labels = json.loads(row["labels"])
+        except ValueError:
+            continue
+        device = (row["device_kind"], row["device_id"])
+        if labels.get("mig") or labels.get("GPU_I_ID"):
+            found.add(device)
+        pod = labels.get("exported_pod") or labels.get("pod")
+        if pod and row["ts_ns_min"] is not None:
+            known = pods.setdefault(device, {}).get(pod, (row["ts_ns_min"], row["ts_ns_max"]))
+            pods[device][pod] = (min(known[0], row["ts_ns_min"]), max(known[1], row["ts_ns_max"]))
+    for device, by_pod in pods.items():
+        ordered = sorted(by_pod.values())
+        if any(a[1] > b[0] for a, b in pairwise(ordered)):
+            found.add(device)
+    return found
 
 
 def series_energy(
@@ -112,14 +231,23 @@ def series_energy(
             range_j=range_j,
             max_power_w=max_power_w,
             may_wrap=(series.device_kind or "") in WRAPPING_KINDS,
+            most_w=most_power_w(series.device_kind),
         )
-        return replace(found, provenance=origin)
+        return _labelled(replace(found, provenance=origin))
     gap = None if max_gap_s is None else max_gap_s * 1e9
-    found = replace(integrate_power(series.samples, window, max_gap_ns=gap), provenance=origin)
+    found = _labelled(replace(integrate_power(series.samples, window, max_gap_ns=gap), provenance=origin))
     if series.field == PowerField.POWER_INSTANT:
         return found
     code = "averaged_power_field" if series.field == PowerField.POWER_AVERAGE else "power_window_unknown"
     return replace(found.with_warnings([code]), min_window_for_trust_s=averaging_s(series.name))
+
+
+def _labelled(found: EnergyResult) -> EnergyResult:
+    """Do not call measured what is shorter than the time between two readings: the energy is a share of theirs."""
+    long = found.cadence_s is None or (found.window_s or 0.0) >= 0.99 * found.cadence_s
+    if (found.n_samples_inside and long) or found.value_j is None or not found.window_s:
+        return found
+    return replace(found, provenance=replace(found.provenance, label=EnergyLabel.APPORTIONED))
 
 
 def averaging_s(name: str | None) -> float:
@@ -157,7 +285,7 @@ def device_energy(
     for series in series_of(power, fields):
         range_j = ranges.get(series.device)
         found = series_energy(series, window, max_gap_s=max_gap_s, range_j=range_j, max_power_w=max_power_w)
-        candidates[series.device].append((series, found))
+        candidates.setdefault(series.device, []).append((series, found))
     return {
         device: _choose(device, window, found, fields) for device, found in sorted(candidates.items(), key=_by_name)
     }
@@ -176,7 +304,7 @@ def counter_ranges(power: pa.Table) -> dict[Device, float]:
         except (ValueError, TypeError, KeyError):
             continue
         if value > 0:
-            ranges[row["device_kind"], row["device_id"]] = value
+            ranges[scope_of(row["device_kind"], row["device_id"]), row["device_id"]] = value
     return ranges
 
 
@@ -189,7 +317,8 @@ def _devices(power: pa.Table) -> set[Device]:
     if power.num_rows == 0:
         return set()
     asked = power.filter(pc.is_in(power["unit"], pa.array(["W", "J"])))
-    return set(zip(asked["device_kind"].to_pylist(), asked["device_id"].to_pylist(), strict=True))
+    pairs = set(zip(asked["device_kind"].to_pylist(), asked["device_id"].to_pylist(), strict=True))
+    return {(scope_of(kind, device_id), device_id) for kind, device_id in pairs}
 
 
 def _choose(
@@ -204,9 +333,7 @@ def _choose(
             warnings=("no_power_data",),
             provenance=Provenance(device_kind=device[0], device_id=device[1]),
         )
-    series, result = preferred(found, fields)
-    others = sorted({f"{s.field} ({s.source}: {s.name})" for s, _ in found if s is not series})
-    return replace(result, provenance=replace(result.provenance, fields_not_used=tuple(others)))
+    return preferred(found, fields)[1]
 
 
 def preferred(
@@ -214,13 +341,29 @@ def preferred(
 ) -> tuple[SensorSeries, EnergyResult]:
     """Return the series of a device to use, and its energy.
 
-    Series that cover clearly less than the best-covering one are passed over. Of the others, the first field of ``fields``
-    is taken.
+    Series that contradict the device's power, or that cover clearly less than the best-covering one, are passed over. Of the
+    others, the first field of ``fields`` is taken; of two logs of one field, the one with more readings. The result says
+    what was found wrong, and names the series that were not used.
     """
-    best = max(result.covered_s or 0.0 for _, result in found)
-    near = [pair for pair in found if (pair[1].covered_s or 0.0) >= MIN_RELATIVE_COVERAGE * best]
+    sound = [pair for pair in found if not pair[0].aside] or list(found)
+    best = max(result.covered_s or 0.0 for _, result in sound)
+    near = [pair for pair in sound if (pair[1].covered_s or 0.0) >= MIN_RELATIVE_COVERAGE * best]
     order = {field: i for i, field in enumerate(fields)}
-    return min(near, key=lambda p: (order[p[0].field], -len(p[0].samples.t_ns), p[0].source or "", p[0].name or ""))
+    series, result = min(
+        near,
+        key=lambda p: (
+            order[p[0].field],
+            -len(p[0].samples.t_ns),
+            p[0].source or "",
+            p[0].name or "",
+            p[0].capture or "",
+        ),
+    )
+    several = len({s.capture for s, _ in found}) > 1
+    others = sorted({_title(s if several else replace(s, capture=None)) for s, _ in found if s is not series})
+    codes = {code for s, _ in found if s.aside for code in s.warnings} | set(series.warnings)
+    result = replace(result, provenance=replace(result.provenance, fields_not_used=tuple(others)))
+    return series, result.with_warnings(codes)
 
 
 def snapshot_energy(first: pa.Table, last: pa.Table) -> dict[Device, EnergyResult]:

@@ -73,7 +73,7 @@ def read(path: Path, options: PowerOptions) -> PowerLog:
                 raise InputFormatError(f"is an error answer: {answer.error_type}: {answer.error}", path=path)
             results = answer.data.result if answer.data else answer.result or []
             builder.report.notes += answer.warnings + answer.infos
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InputFormatError(f"is not an answer of Prometheus: {error}", path=path) from error
     metrics = MetricReader(builder)
     kept: dict[int, str] = {}
@@ -100,7 +100,7 @@ def _samples(result: _Result) -> Iterator[tuple[str, str | None, str | None]]:
         try:
             parts: Any = msgspec.json.decode(raw, type=tuple[msgspec.Raw, msgspec.Raw])
             value = msgspec.json.decode(parts[1], type=str | float)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, RecursionError):
             yield text, None, None
             continue
         yield text, bytes(parts[0]).decode().strip('"'), value if isinstance(value, str) else repr(value)
