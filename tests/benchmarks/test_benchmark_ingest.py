@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from benchmarks.ingest.__main__ import measure
+from benchmarks.ingest.copies import repeat
 from benchmarks.ingest.kineto_trace import write
 from tests.support.normalized import Normalizer
 
@@ -22,6 +23,20 @@ def test_generated_traces_are_whole_and_the_same_every_time(tmp_path: Path, norm
     assert len(run.rows("steps")) >= 1
     assert all(k["op_id"] is not None and k["module_id"] is not None for k in run.rows("kernels"))
     assert all(f["parent_id"] is not None for f in run.rows("frames") if f["function"] != "step")
+
+
+def test_copies_hold_each_event_once_more_under_an_id_of_its_own(tmp_path: Path, normalized: Normalizer) -> None:
+    one, three = tmp_path / "one.json", tmp_path / "three.json"
+    write(one, 5_000)
+    repeat(one, three, 3)
+    single, copies = normalized(one), normalized(three)
+    assert copies.rows("captures")[0]["n_kept"] == 3 * single.rows("captures")[0]["n_kept"]
+    assert copies.warnings() == {}
+    for table, column in (("frames", "python_id"), ("ops", "external_id"), ("launches", "correlation")):
+        before, after = single.rows(table), copies.rows(table)
+        assert len({row[column] for row in after}) == len(after) == 3 * len(before)
+    launched = {row["launch_id"]: row["correlation"] for row in copies.rows("launches")}
+    assert all(launched[k["launch_id"]] == k["correlation"] for k in copies.rows("kernels"))
 
 
 @pytest.mark.slow

@@ -250,6 +250,7 @@ class Stage:
         self._rows: dict[str, list[dict[str, Any]]] = {}
         self._created: set[str] = set()
         self._wide: dict[int | str, int] = {}
+        self._last: dict[str, int | None] = {}  # latest time of each kind; None: it did not come in order
         self.n_rows: dict[str, int] = dict.fromkeys(KINDS, 0)
 
     # --- what sources call -------------------------------------------------------------------------------------
@@ -333,6 +334,8 @@ class Stage:
         names = list(KINDS[kind] if columns is None else columns)
         if kind not in self._created:
             return
+        # Systems write most kinds in the order of time. Sorting them again would copy every row.
+        order = None if order == "ts_ns" and self._last.get(kind) is not None else order
         query = f"SELECT {', '.join(names)} FROM {self.table(kind)}" + (f" ORDER BY {order}" if order else "")
         reader: Any = self.connection.cursor().sql(query).to_arrow_reader(BATCH_ROWS)
         for whole in reader:
@@ -470,9 +473,18 @@ class Stage:
             columns = ", ".join(f"{name} {_SQL[type_]}" for name, type_ in types.items())
             self.connection.execute(f"CREATE TABLE {self.table(kind)} ({columns})")
             self._created.add(kind)
+        if "ts_ns" in types:
+            self._last[kind] = _follow(self._last.get(kind, -(2**63)), data["ts_ns"].to_numpy())
         self.connection.register("staged_piece", pa.table(data))
         self.connection.execute(f"INSERT INTO {self.table(kind)} SELECT * FROM staged_piece")
         self.connection.unregister("staged_piece")
+
+
+def _follow(last: int | None, ts: NDArray[np.int64]) -> int | None:
+    """Return the last time where times go on in order after ``last``; None where they do not."""
+    if last is None or ts[0] < last or (ts[1:] < ts[:-1]).any():
+        return None
+    return int(ts[-1])
 
 
 def _filler(type_: str, rows: int) -> NDArray[Any]:
