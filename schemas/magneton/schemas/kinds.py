@@ -47,6 +47,9 @@ class KernelClass(StrEnum):
 
     COLLECTIVE = "collective"
     COLLECTIVE_WAIT = "collective_wait"
+    # Time of the host without an operator, on a CPU.
+    PYTHON = "python"
+    HOST_WAIT = "host_wait"
 
 
 class DeviceKind(StrEnum):

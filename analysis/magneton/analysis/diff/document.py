@@ -16,6 +16,7 @@ from magneton.analysis.align.work import Side, Step
 from magneton.analysis.diff.checks import aligned_share, devices, obstacle, same_devices
 from magneton.analysis.diff.energy import SideEnergy
 from magneton.analysis.diff.findings import Gate, find
+from magneton.analysis.diff.host_rows import host_docs
 from magneton.analysis.diff.ledger import ledgers
 from magneton.analysis.diff.missing import Missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, region_docs
@@ -129,7 +130,7 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
         ),
         totals=sums,
         coverage=compared.coverage,
-        rollups=rollups(compared.regions),
+        rollups=rollups([region for region in compared.regions if not region.of_host]),
         groups=groups,
         findings=findings,
         regions=docs,
@@ -164,6 +165,7 @@ def _side_doc(compared: ComparedSide, averages: list[Average], used: list[Step],
     side, energy = compared.side, compared.energy
     manifest = side.recording.manifest
     columns = ("code", "count", "message")
+    host_time, host_steps = host_docs(averages, used)
     return SideDoc(
         run_id=manifest.run_id,
         label=manifest.label,
@@ -179,7 +181,8 @@ def _side_doc(compared: ComparedSide, averages: list[Average], used: list[Step],
         step_time=spread(averages),
         inventory={key: float(value) for key, value in asdict(side.inventory).items()},
         outside_steps_ns=side.outside_steps_ns,
-        overhead_ns=sum(average.overhead_ns for average in averages),
+        host_time=host_time,
+        host_steps=host_steps,
         warnings=side.recording.table("warnings", columns).to_pylist(),
         energy=energy.document if energy else None,
         ledgers=ledgers(side.recording, side.rank, [s.row for s in used if s.row]) if settings.energy else [],

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 
-from magneton.analysis.align import lost, work
+from magneton.analysis.align import work
 from magneton.analysis.align.steps import choose_steps, same_loop, usable_steps
 from magneton.analysis.align.tree import Interner
 from magneton.analysis.align.work import Side, host_names, load_side
+from magneton.analysis.device import lost
 from magneton.analysis.diff import by_values, energy, ledger
 from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values, values_captures
 from magneton.analysis.diff.checks import (
@@ -21,11 +22,13 @@ from magneton.analysis.diff.checks import (
 )
 from magneton.analysis.diff.document import Compared, ComparedSide, DiffResult, build_result, coverage_of
 from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
+from magneton.analysis.diff.host_rows import host_rows
 from magneton.analysis.diff.missing import mark_missing
 from magneton.analysis.diff.regions import build
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, align, work_time_ns
 from magneton.analysis.energy.measure.basis import need_same_basis
+from magneton.analysis.host import timeline
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
 from magneton.schemas.documents.diff import Note, work_name
@@ -75,6 +78,8 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     LOG.info("aligned by %s: %d regions", method, len(regions))
     coverage = coverage_of(regions, time_a, time_b)
     note_coverage(coverage, notes)
+    if not side_a.on_device:
+        regions += host_rows(aligned)
     compared = Compared(
         a=ComparedSide(side_a, len(usable_a), energy_a, missing_a),
         b=ComparedSide(side_b, len(usable_b), energy_b, missing_b),
@@ -113,7 +118,7 @@ def _sides(
 
 def _expect(a: Recording, b: Recording, settings: DiffSettings) -> None:
     """Tell the recordings what all parts of the diff will ask of them, so that each table is read once."""
-    needs = [work.NEEDS, lost.NEEDS]
+    needs = [work.NEEDS, lost.NEEDS, timeline.NEEDS]
     if settings.energy:
         needs += [energy.NEEDS, ledger.NEEDS]
     if all(any(row["kind"] == CaptureKind.VALUES for row in side.table("captures").to_pylist()) for side in (a, b)):

@@ -63,6 +63,8 @@ def blocks(document: DiffDocument, top: int = 15, *, detailed: bool = False) -> 
         found.append(_energy(document))
     if document.a.ledgers or document.b.ledgers:
         found.append(_ledgers(document))
+    if document.a.host_time or document.b.host_time:
+        found.append(_host(document))
     found.append(_groups(document, top, detailed))
     for name, title in (("module", "By module"), ("op", "By operator"), ("kernel_class", "By kernel class")):
         rows = [row for row in document.rollups[name] if row.name_a or row.name_b]
@@ -159,6 +161,35 @@ def _totals(document: DiffDocument) -> Block:
         delta = show(value.delta, signed=True) if show else count(value.delta)
         rows.append([name, a, b, delta, percent(value.delta_percent)])
     return Block(f"Per {unit}", ["", "A", "B", "B - A", "B - A %"], rows, right={"A", "B", "B - A", "B - A %"})
+
+
+def _host(document: DiffDocument) -> Block:
+    """Return where the time of the host goes: means, because medians do not add up."""
+    a, b = document.a.host_time, document.b.host_time
+    names = {
+        "operators_ns": "operators",
+        "dispatch_ns": "dispatch",
+        "python_ns": "Python and other host code",
+        "waiting_ns": "waiting",
+        "beside_ns": "- beside (other threads at the same time)",
+        "wall_ns": "= wall time",
+    }
+    rows = []
+    for key, name in names.items():
+        left, right = (getattr(side, key) if side else None for side in (a, b))
+        if key in ("operators_ns", "beside_ns") and not left and not right:
+            continue
+        delta = right - left if left is not None and right is not None else None
+        change = 100.0 * delta / left if delta is not None and left else None
+        rows.append([name, duration(left), duration(right), duration(delta, signed=True), percent(change)])
+    several = any(len(side.host_steps) > 1 for side in (document.a, document.b))
+    unit = document.comparison.unit
+    return Block(
+        f"Time of the host per {unit}{', mean' if several else ''}",
+        ["", "A", "B", "B - A", "B - A %"],
+        rows,
+        right={"A", "B", "B - A", "B - A %"},
+    )
 
 
 def _median_word(document: DiffDocument) -> str:

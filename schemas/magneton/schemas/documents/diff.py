@@ -84,6 +84,24 @@ class LedgerDoc(msgspec.Struct):
     warnings: list[str]
 
 
+class HostTimeDoc(msgspec.Struct):
+    """Where the time of the host went in one step, ns per unit; ``step`` is null for the mean of the steps.
+
+    ``operators_ns + dispatch_ns + python_ns + waiting_ns = wall_ns + beside_ns``. ``operators_ns`` is the own time of operators that compute
+    (0 on a device, where kernels compute), ``dispatch_ns`` that of all others. In ``python_ns`` no operator ran. ``waiting_ns`` is the time
+    of calls that wait: sleep, locks, synchronisation with a device. ``beside_ns`` is own time of operators that made the step no
+    longer, because another thread worked at the same time, or because it lies after the step.
+    """
+
+    step: str | None
+    wall_ns: float
+    operators_ns: float
+    dispatch_ns: float
+    python_ns: float
+    waiting_ns: float
+    beside_ns: float
+
+
 class SideDoc(msgspec.Struct):
     """One of the two recordings: its identity, the steps that were used, and the time that was not compared."""
 
@@ -101,10 +119,11 @@ class SideDoc(msgspec.Struct):
     step_time: Spread
     inventory: dict[str, float]
     outside_steps_ns: float
-    overhead_ns: float
     warnings: list[dict[str, Any]]
     energy: EnergyDoc | None = None
     ledgers: list[LedgerDoc] = []
+    host_time: HostTimeDoc | None = None
+    host_steps: list[HostTimeDoc] = []
 
 
 class Note(msgspec.Struct):
