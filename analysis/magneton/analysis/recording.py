@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from magneton.schemas.errors import InputNotFoundError
 from magneton.schemas.manifest import Manifest, read_manifest
@@ -99,6 +101,41 @@ class Recording:
         for name in ("ops", "kernels"):
             found.update(r for r in pc.unique(self.table(name, ("rank",)).column("rank")).to_pylist() if r is not None)
         return sorted(found) or [0]
+
+    def content(self) -> str | None:
+        """Return a key of the events: equal for one content under two names, or in two encodings; None where there are none.
+
+        It is made of the names and times of operators and device activities.
+        """
+        parts: list[object] = []
+        for name in ("ops", "kernels"):
+            table = self.table(name, ("name", "ts_ns", "dur_ns"))
+            sums = [(pc.sum(table[c]).as_py(), pc.min(table[c]).as_py()) for c in ("ts_ns", "dur_ns")]
+            counted = sorted((str(row["values"]), row["counts"]) for row in pc.value_counts(table["name"]).to_pylist())
+            parts += [table.num_rows, sums, counted]
+        if not parts[0] and not parts[3]:
+            return None
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def same_content(recordings: Sequence[Recording]) -> list[tuple[int, int]]:
+    """Return the pairs of recordings (by number, the first of its kind and a later one) that hold the same events.
+
+    Only recordings with equal numbers of rows are read.
+    """
+    sizes: dict[tuple[int, ...], list[int]] = {}
+    for number, recording in enumerate(recordings):
+        paths = [recording.directory / TABLES_DIR / f"{name}.parquet" for name in ("ops", "kernels")]
+        size = tuple(pq.read_metadata(path).num_rows if path.is_file() else 0 for path in paths)
+        sizes.setdefault(size, []).append(number)
+    pairs: list[tuple[int, int]] = []
+    for numbers in sizes.values():
+        first: dict[str, int] = {}
+        for number in numbers if len(numbers) > 1 else ():
+            key = recordings[number].content()
+            if key is not None and first.setdefault(key, number) != number:
+                pairs.append((first[key], number))
+    return pairs
 
 
 def _columns(name: str, columns: tuple[str, ...] | None) -> tuple[str, ...]:

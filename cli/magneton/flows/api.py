@@ -14,7 +14,7 @@ from magneton.analysis.diff.one_side import MeasureSettings
 from magneton.analysis.diff.one_side import measure as measure_side
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.query import Recordings
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Recording, same_content
 from magneton.collectors.attach.launch import Launch, record_command
 from magneton.collectors.recording.writer import tool_name
 from magneton.flows import pairs, traces
@@ -143,7 +143,7 @@ def open_runs(*paths: PathText, memory_limit: str | None = None, report: Report 
     Args:
         paths: recordings, traces and diffs. What has no tables gets them on the way.
         memory_limit: memory to use before spilling to disk, e.g. ``2GB``.
-        report: told in one sentence of each input that got tables on the way.
+        report: told in one sentence of each input that got tables on the way, and of content that is there twice.
 
     Raises:
         UsageError: no path.
@@ -151,7 +151,13 @@ def open_runs(*paths: PathText, memory_limit: str | None = None, report: Report 
     """
     found = [path_of("a path", path) for path in paths]
     places = [path if (path / DIFF_NAME).is_file() else with_tables(path, report) for path in found]
-    return Runs(Recordings(places, memory_limit=memory_limit))
+    opened = Recordings(places, memory_limit=memory_limit)
+    if report is not None:
+        for first, again in same_content([one.recording for one in opened.runs]):
+            report(
+                f"{opened.runs[again].run} holds the same content as {opened.runs[first].run}: sums over both count it twice"
+            )
+    return Runs(opened)
 
 
 def measure(run: PathText, *, report: Report | None = None, **settings: Any) -> Measurement:

@@ -12,7 +12,7 @@ from magneton.analysis.align.work import Side
 from magneton.analysis.diff.missing import MAX_LOST, Missing, find_missing
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread
-from magneton.analysis.recording import Recording
+from magneton.analysis.recording import Recording, same_content
 from magneton.schemas.documents.diff import Coverage, Note
 from magneton.schemas.errors import NotComparableError, UsageError
 from magneton.schemas.kinds import StepKind, Unit
@@ -79,6 +79,16 @@ def check_work(a: Side, b: Side, choice: Choice, settings: DiffSettings, notes: 
             notes.append(Note("incomplete", f"side {side} is incomplete: its totals are lower bounds"))
     _note_devices(a, b, notes)
     return scale
+
+
+def same_recording(a: Recording, b: Recording, notes: list[Note]) -> bool:
+    """Return whether both sides hold the same events; say so first where they do under two names or in two encodings."""
+    if a.manifest.run_id == b.manifest.run_id:
+        return True
+    if not same_content((a, b)):
+        return False
+    notes.insert(0, Note("same_content", "both sides hold the same content, under two names or in two encodings"))
+    return True
 
 
 def _note_rank_counts(a: Side, b: Side, notes: list[Note]) -> None:

@@ -70,6 +70,7 @@ class Compared:
         regions: what corresponds to what, with its work.
         coverage: how much of each side is aligned.
         notes: what must be said of the comparison.
+        same: both sides hold the same events.
     """
 
     a: ComparedSide
@@ -81,6 +82,7 @@ class Compared:
     regions: list[RawRegion]
     coverage: Coverage
     notes: list[Note]
+    same: bool
 
 
 def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffResult:
@@ -107,7 +109,7 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
             {part.name: (part.a.n_steps, part.b.n_steps) for part in aligned},
             a.side.on_device,
         ),
-        same_run=run_a == run_b,
+        same_run=compared.same,
         obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing)),
     )
     document = DiffDocument(

@@ -18,6 +18,7 @@ from magneton.analysis.diff.checks import (
     note_coverage,
     note_missing,
     note_variation,
+    same_recording,
     units_of,
 )
 from magneton.analysis.diff.document import Compared, ComparedSide, DiffResult, build_result, coverage_of
@@ -90,6 +91,7 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
         regions=regions,
         coverage=coverage,
         notes=notes,
+        same=same_recording(a, b, notes),
     )
     return build_result(compared, settings, tool)
 

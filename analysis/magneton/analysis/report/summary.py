@@ -9,7 +9,7 @@ from magneton.schemas.documents.diff import Amount, DiffDocument, Group, Note, R
 from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
 
 # Notes that come before all numbers: the sides may not be the same work at all.
-_FIRST = frozenset({"different_rank_counts", "low_coverage"})
+_FIRST = frozenset({"different_rank_counts", "low_coverage", "same_content"})
 
 
 @dataclass
@@ -94,7 +94,7 @@ def statements(document: DiffDocument) -> list[str]:
             f"Findings: {len(document.findings)} group(s) differ by {gate}. "
             + " ".join(f"Verdict: {verdict} ({reason})." for verdict, reason in verdicts)
         )
-    elif document.a.run_id == document.b.run_id:
+    elif document.a.run_id == document.b.run_id or any(note.code == "same_content" for note in notes):
         lines.append("Findings: none; both sides are the same recording.")
     else:
         lines.append(f"Findings: none; no group differs by {gate}.")
