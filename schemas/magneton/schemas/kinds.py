@@ -52,6 +52,15 @@ class KernelClass(StrEnum):
     HOST_WAIT = "host_wait"
 
 
+@unique
+class Reason(StrEnum):
+    """Why device time is in no row of a diff: ``left_out.reason``."""
+
+    NO_LAUNCH = "no_launch"
+    OUTSIDE_STEPS = "outside_steps"
+    OTHER_STEPS = "other_steps"
+
+
 class DeviceKind(StrEnum):
     """What a sensor measures: ``power.device_kind``. A module (a GPU with what shares its board) and a psys contain others."""
 

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.support.host_oracle import host_time, rows
 from tests.support.normalized import Normalizer
+from tests.support.traces import SHARED, real_traces
 
 from magneton.analysis.align.tree import Interner, freeze
 from magneton.analysis.align.work import host_names, load_side
@@ -21,21 +20,8 @@ from magneton.analysis.recording import Recording
 from magneton.schemas.documents.diff import HostTimeDoc
 from magneton.schemas.errors import NotComparableError
 
-SHARED = Path(os.environ.get("MAGNETON_SHARED", Path(__file__).resolve().parents[4] / "shared"))
 SHIPPED = ("gpt2-fused", "gpt2-hf", "llama-fused", "llama-hf")
 MAIN, OTHER = 1, 2
-
-
-def real_traces() -> list[str]:
-    """Traces among the shared files: neither power logs nor files beside a trace."""
-    manifest = SHARED / "traces" / "MANIFEST.csv"
-    if not manifest.is_file():
-        return []
-    with manifest.open() as stream:
-        names = [row["file"] for row in csv.DictReader(stream)]
-    return [
-        n for n in names if not n.startswith("power/") and "execution_details" not in n and "memory_timeline" not in n
-    ]
 
 
 def event(category: str, name: str, start: float, length: float, thread: int = MAIN, **args: Any) -> dict[str, Any]:

@@ -8,18 +8,19 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.align.collectives import waiting_times
 from magneton.analysis.align.kernel_names import short_kernel_name
 from magneton.analysis.align.tree import KernelJoules, Node, Shape, Work, stable_name
+from magneton.analysis.device.busy import equal_share
+from magneton.analysis.device.left_out import LeftOut
 from magneton.analysis.device.lost import Lost, lost_launches
 from magneton.analysis.host.computing import computing_names
 from magneton.analysis.host.timeline import HostTime, Timeline, Windows
 from magneton.analysis.recording import Needs, Recording
-from magneton.schemas.kinds import Activity, KernelClass
+from magneton.schemas.kinds import Activity, KernelClass, Reason
 
 _OP_COLUMNS = (
     "op_id", "parent_id", "name", "ts_ns", "dur_ns", "module_id", "module_call", "step_id", "input_dims", "rank",
@@ -85,24 +86,7 @@ class Side:
     inventory: Inventory
     outside_steps_ns: float = 0.0
     lost: Lost = field(default_factory=Lost)
-
-
-def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the share of each interval in the time they cover. Each instant is divided equally among the intervals that cover it.
-
-    Shapes ``(n,)`` in ns; the result sums to the length of the union (zero-length intervals get 0).
-    """
-    if not len(start):
-        return np.zeros(0)
-    edges = np.unique(np.concatenate([start, end]))
-    change = np.zeros(len(edges), dtype=np.int64)
-    np.add.at(change, np.searchsorted(edges, start), 1)
-    np.add.at(change, np.searchsorted(edges, end), -1)
-    active = np.cumsum(change)[:-1]
-    parts = np.where(active > 0, np.diff(edges) / np.maximum(active, 1), 0.0)
-    running = np.concatenate([[0.0], np.cumsum(parts)])
-    shares: npt.NDArray[np.float64] = running[np.searchsorted(edges, end)] - running[np.searchsorted(edges, start)]
-    return shares
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
 
 
 def _timed(table: pa.Table) -> pa.Table:
@@ -313,9 +297,10 @@ def load_side(
     builder = _Builder(recording, rank)
     inventory = Inventory()
     lost = lost_launches(recording, rank)
+    without_launch = LeftOut()
     timeline = Timeline(recording, rank, builder.ops)
     if on_device:
-        _insert_kernels(builder, recording, kernels, inventory, bool(step_rows), energy or {})
+        _insert_kernels(builder, recording, kernels, inventory, without_launch, bool(step_rows), energy or {})
         _insert_lost(builder, lost, bool(step_rows))
     else:
         own = timeline.own_times()
@@ -330,16 +315,31 @@ def load_side(
         step.host_ns = float(step.row["dur_ns"]) if step.row and step.row["dur_ns"] is not None else None
         step.host = timeline.of_step(step.row) if step.row else timeline.between(*timeline.span)
     steps.sort(key=lambda s: s.row["ts_ns"] if s.row else 0)
-    left = _device_ns(outside) if outside else 0.0
-    return Side(recording, rank, on_device, steps, inventory, outside_steps_ns=left, lost=lost)
+    left_out: dict[str, LeftOut] = {Reason.NO_LAUNCH: without_launch, Reason.OUTSIDE_STEPS: _outside(outside)}
+    left = left_out[Reason.OUTSIDE_STEPS].time_ns if on_device else _operator_ns(outside)
+    return Side(recording, rank, on_device, steps, inventory, outside_steps_ns=left, lost=lost, left_out=left_out)
 
 
-def _device_ns(tree: Node) -> float:
-    """Return the device time in a tree that is not frozen yet: inner nodes have work of their own."""
-    nodes, total = [tree], 0.0
+def _outside(tree: Node | None) -> LeftOut:
+    """Return the device work in a tree that is not frozen yet: inner nodes have work of their own."""
+    found = LeftOut()
+    nodes = [tree] if tree else []
     while nodes:
         node = nodes.pop()
-        total += node.work.device_ns if node.work else 0.0
+        nodes += node.children
+        for name, (count, time) in node.kernels.items():
+            found.add(name, count, time, is_kernel=True)
+        if node.work and node.work.n_transfers:
+            found.add("copies and memsets", node.work.n_transfers, node.work.transfer_ns, is_kernel=False)
+    return found
+
+
+def _operator_ns(tree: Node | None) -> float:
+    """Return the time of the operators in a tree that is not frozen yet."""
+    nodes, total = [tree] if tree else [], 0.0
+    while nodes:
+        node = nodes.pop()
+        total += node.work.time_ns if node.work else 0.0
         nodes += node.children
     return total
 
@@ -349,6 +349,7 @@ def _insert_kernels(
     recording: Recording,
     kernels: pa.Table,
     inventory: Inventory,
+    without_launch: LeftOut,
     has_steps: bool,
     energy: Mapping[int, KernelJoules],
 ) -> None:
@@ -378,6 +379,7 @@ def _insert_kernels(
         if launch is None and row["op_id"] is None and not device_only:
             inventory.n_without_launch += 1
             inventory.without_launch_ns += duration
+            without_launch.add(short_kernel_name(row["name"]), 1, duration, is_kernel=is_kernel)
             continue
         if is_kernel:
             inventory.linked_time_ns += duration

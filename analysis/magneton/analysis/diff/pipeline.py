@@ -10,6 +10,8 @@ from magneton.analysis.align.tree import Interner
 from magneton.analysis.align.work import Side, host_names, load_side
 from magneton.analysis.device import lost
 from magneton.analysis.diff import by_values, energy, ledger
+from magneton.analysis.diff.accounts.device_time import unplaced
+from magneton.analysis.diff.accounts.host_rows import host_rows
 from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values, values_captures
 from magneton.analysis.diff.checks import (
     check_devices,
@@ -23,7 +25,6 @@ from magneton.analysis.diff.checks import (
 )
 from magneton.analysis.diff.document import Compared, ComparedSide, DiffResult, build_result, coverage_of
 from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
-from magneton.analysis.diff.host_rows import host_rows
 from magneton.analysis.diff.missing import mark_missing
 from magneton.analysis.diff.regions import build
 from magneton.analysis.diff.settings import DiffSettings
@@ -77,19 +78,22 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     for part in aligned:
         LOG.info("%s: %d steps of A, %d of B compared", part.name, part.a.n_steps, part.b.n_steps)
     LOG.info("aligned by %s: %d regions", method, len(regions))
-    coverage = coverage_of(regions, time_a, time_b)
-    note_coverage(coverage, notes)
+    left_a = unplaced(side_a, choice, len(usable_a), units[0])
+    left_b = unplaced(side_b, choice, len(usable_b), units[1])
+    coverage = coverage_of(regions, time_a + left_a.kernel_ns, time_b + left_b.kernel_ns)
+    why = note_coverage(coverage, (left_a.kernel_ns, left_b.kernel_ns), notes)
     if not side_a.on_device:
         regions += host_rows(aligned)
     compared = Compared(
-        a=ComparedSide(side_a, len(usable_a), energy_a, missing_a),
-        b=ComparedSide(side_b, len(usable_b), energy_b, missing_b),
+        a=ComparedSide(side_a, len(usable_a), energy_a, missing_a, left_a),
+        b=ComparedSide(side_b, len(usable_b), energy_b, missing_b, left_b),
         choice=choice,
         units=units,
         aligned=aligned,
         method=method,
         regions=regions,
         coverage=coverage,
+        too_little=why,
         notes=notes,
         same=same_recording(a, b, notes),
     )

@@ -102,6 +102,33 @@ class HostTimeDoc(msgspec.Struct):
     beside_ns: float
 
 
+class LeftOutDoc(msgspec.Struct):
+    """Device time of one side that is in no row, over the whole recording.
+
+    ``reason`` is ``no_launch`` (the recording holds no launch of it, so that its operator and step are unknown: most often it
+    was launched before the recording began), ``outside_steps``, or ``other_steps`` (steps that are not compared). ``kernel_ns`` is the part
+    of ``time_ns`` that is no copy and no memset. ``names`` are those with most time.
+    """
+
+    reason: str
+    n_activities: int
+    time_ns: float
+    kernel_ns: float
+    names: str | None
+
+
+class DeviceTimeDoc(msgspec.Struct):
+    """What becomes of all device time of one side, over the whole recording, ns.
+
+    ``kernels_ns + copies_ns + (time_ns of all that is left out) = device_ns``. The first two are in the steps that are compared.
+    """
+
+    device_ns: float
+    kernels_ns: float
+    copies_ns: float
+    left_out: list[LeftOutDoc]
+
+
 class SideDoc(msgspec.Struct):
     """One of the two recordings: its identity, the steps that were used, and the time that was not compared."""
 
@@ -124,6 +151,7 @@ class SideDoc(msgspec.Struct):
     ledgers: list[LedgerDoc] = []
     host_time: HostTimeDoc | None = None
     host_steps: list[HostTimeDoc] = []
+    device_time: DeviceTimeDoc | None = None
 
 
 class Note(msgspec.Struct):
@@ -157,7 +185,7 @@ class Comparison(msgspec.Struct):
 class Coverage(msgspec.Struct):
     """Share (0 to 1) of ``time_ns`` in regions that count as aligned, per side.
 
-    A pair counts only if it holds at most ``max_share`` of a side's ``time_ns`` or is a single operator on one side.
+    Kernels that belong to no step (``left_out``) count in the whole and not as aligned. ``unmatched_ns`` is what is not aligned, per unit. A pair counts only if it holds at most ``max_share`` of a side's ``time_ns`` or is a single operator on one side.
     """
 
     a: float | None
@@ -167,6 +195,8 @@ class Coverage(msgspec.Struct):
     n_only_a: int
     n_only_b: int
     n_coarse: int
+    unmatched_ns_a: float | None = None
+    unmatched_ns_b: float | None = None
 
 
 class Group(msgspec.Struct):
