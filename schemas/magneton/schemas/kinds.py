@@ -47,6 +47,18 @@ class KernelClass(StrEnum):
 
     COLLECTIVE = "collective"
     COLLECTIVE_WAIT = "collective_wait"
+    # Time of the host without an operator, on a CPU.
+    PYTHON = "python"
+    HOST_WAIT = "host_wait"
+
+
+@unique
+class Reason(StrEnum):
+    """Why device time is in no row of a diff: ``left_out.reason``."""
+
+    NO_LAUNCH = "no_launch"
+    OUTSIDE_STEPS = "outside_steps"
+    OTHER_STEPS = "other_steps"
 
 
 class DeviceKind(StrEnum):

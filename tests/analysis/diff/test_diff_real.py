@@ -99,9 +99,12 @@ def test_operators_cost_what_the_facts_say(diffs: Diffs, pair: str) -> None:
 
 @pytest.mark.parametrize(("pair", "least"), [("qwen", 0.95), ("timesformer", 0.95), ("bert", 0.95), ("hta", 0.90)])
 def test_coverage(diffs: Diffs, pair: str, least: float) -> None:
-    coverage = diffs(pair).document.coverage
-    assert coverage.a is not None and coverage.b is not None
-    assert min(coverage.a, coverage.b) >= least
+    """Of the kernels that have a launch in the recording, so much is aligned; the others count in the whole."""
+    document = diffs(pair).document
+    for side, aligned in ((document.a, document.coverage.a), (document.b, document.coverage.b)):
+        assert aligned is not None
+        linked = side.inventory["linked_time_ns"] / side.inventory["time_ns"]
+        assert least * linked <= aligned <= linked + 1e-9
 
 
 def test_flux_is_slower_with_the_other_attention(diffs: Diffs) -> None:

@@ -11,6 +11,7 @@ from magneton.analysis.align.matcher import Matcher
 from magneton.analysis.align.similarity import Similarity
 from magneton.analysis.align.tree import Interner, Node, Work, freeze
 from magneton.analysis.align.work import Step
+from magneton.analysis.host.timeline import HostTime
 
 
 @dataclass
@@ -25,7 +26,7 @@ class Average:
     n_steps: int
     step_time_ns: list[float]
     step_host_ns: list[float]
-    overhead_ns: float
+    host: list[HostTime]
 
 
 def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Average:
@@ -75,7 +76,7 @@ def average_steps(steps: list[Step], intern: Interner, unit: float = 1.0) -> Ave
         len(steps),
         [sum(leaf.work.time_ns for leaf in s.tree.leaves() if leaf.work) / unit for s in steps],
         [s.host_ns / unit for s in steps if s.host_ns is not None],
-        sum(s.overhead_ns for s in steps) / (len(steps) * unit),
+        [s.host.divided(unit) for s in steps if s.host is not None],
     )
 
 

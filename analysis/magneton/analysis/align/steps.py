@@ -68,7 +68,7 @@ def _model_calls(step: Step, intern: Interner) -> list[Step]:
         for start in range(0, count, period):
             tree = Node("step", "step", None, children[start].order, children=children[start : start + period])
             freeze(tree, intern)
-            calls.append(Step(None, tree, overhead_ns=step.overhead_ns * period / count))
+            calls.append(Step(None, tree, host=step.host_of_part(start, start + period)))
         return calls
     return [step]
 
@@ -135,7 +135,7 @@ def _repetitions(
             continue
         tree = Node("step", "step", None, children[at].order, children=children[at : at + period])
         freeze(tree, intern)
-        found.append(Step(None, tree, overhead_ns=step.overhead_ns * period / len(children)))
+        found.append(Step(None, tree, host=step.host_of_part(at, at + period)))
         at += period
     return found, step.tree.device_ns - sum(repetition.tree.device_ns for repetition in found)
 

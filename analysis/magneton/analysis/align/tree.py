@@ -34,67 +34,6 @@ def stable_name(name: str) -> str:
     return _HASH.sub("#", name) if len(name) >= 8 else name
 
 
-# Operators that only make a view or allocate, by their schema. On a CPU their time is counted apart, as overhead.
-VIEW_OPS = frozenset(
-    "aten::" + name
-    for name in [
-        "alias",
-        "_reshape_alias",
-        "as_strided",
-        "as_strided_",
-        "detach",
-        "detach_",
-        "diagonal",
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "expand",
-        "expand_as",
-        "flatten",
-        "lift",
-        "lift_fresh",
-        "movedim",
-        "mT",
-        "narrow",
-        "new_empty",
-        "new_empty_strided",
-        "numpy_T",
-        "permute",
-        "real",
-        "resolve_conj",
-        "resolve_neg",
-        "reshape",
-        "resize_",
-        "result_type",
-        "select",
-        "set_",
-        "size",
-        "slice",
-        "split",
-        "split_with_sizes",
-        "squeeze",
-        "squeeze_",
-        "stride",
-        "t",
-        "t_",
-        "tensor_split",
-        "chunk",
-        "transpose",
-        "transpose_",
-        "unbind",
-        "unfold",
-        "unsqueeze",
-        "unsqueeze_",
-        "unflatten",
-        "_unsafe_view",
-        "view",
-        "view_as",
-        "view_as_real",
-        "view_as_complex",
-    ]
-)
-
-
 class KernelJoules(NamedTuple):
     """Energy of one device activity, with its bounds, J.
 

@@ -8,21 +8,23 @@ from typing import Any
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.align.collectives import waiting_times
-from magneton.analysis.align.host_work import computing_names, own_times
 from magneton.analysis.align.kernel_names import short_kernel_name
-from magneton.analysis.align.lost import Lost, lost_launches
 from magneton.analysis.align.tree import KernelJoules, Node, Shape, Work, stable_name
+from magneton.analysis.device.busy import equal_share
+from magneton.analysis.device.left_out import LeftOut
+from magneton.analysis.device.lost import Lost, lost_launches
+from magneton.analysis.host.computing import computing_names
+from magneton.analysis.host.timeline import HostTime, Timeline, Windows
 from magneton.analysis.recording import Needs, Recording
-from magneton.schemas.kinds import Activity, KernelClass
+from magneton.schemas.kinds import Activity, KernelClass, Reason
 
 _OP_COLUMNS = (
     "op_id", "parent_id", "name", "ts_ns", "dur_ns", "module_id", "module_call", "step_id", "input_dims", "rank",
-    "forward_op_id",
+    "forward_op_id", "pid", "tid", "depth",
 )  # fmt: skip
 _KERNEL_COLUMNS = (
     "kernel_id", "name", "ts_ns", "dur_ns", "category", "kernel_class", "device", "launch_id", "op_id", "module_id", "module_call",
@@ -60,7 +62,12 @@ class Step:
     row: dict[str, Any] | None
     tree: Node
     host_ns: float | None = None
-    overhead_ns: float = 0.0
+    host: HostTime | None = None
+    windows: Windows | None = None
+
+    def host_of_part(self, first: int, last: int) -> HostTime | None:
+        """Return where the host's time went from a child of the tree up to another; the last runs to the end of the capture."""
+        return self.windows.between(self.tree.children, first, last) if self.windows else None
 
     @property
     def name(self) -> str:
@@ -79,24 +86,7 @@ class Side:
     inventory: Inventory
     outside_steps_ns: float = 0.0
     lost: Lost = field(default_factory=Lost)
-
-
-def equal_share(start: npt.NDArray[np.int64], end: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-    """Return the share of each interval in the time they cover. Each instant is divided equally among the intervals that cover it.
-
-    Shapes ``(n,)`` in ns; the result sums to the length of the union (zero-length intervals get 0).
-    """
-    if not len(start):
-        return np.zeros(0)
-    edges = np.unique(np.concatenate([start, end]))
-    change = np.zeros(len(edges), dtype=np.int64)
-    np.add.at(change, np.searchsorted(edges, start), 1)
-    np.add.at(change, np.searchsorted(edges, end), -1)
-    active = np.cumsum(change)[:-1]
-    parts = np.where(active > 0, np.diff(edges) / np.maximum(active, 1), 0.0)
-    running = np.concatenate([[0.0], np.cumsum(parts)])
-    shares: npt.NDArray[np.float64] = running[np.searchsorted(edges, end)] - running[np.searchsorted(edges, start)]
-    return shares
+    left_out: dict[str, LeftOut] = field(default_factory=dict)
 
 
 def _timed(table: pa.Table) -> pa.Table:
@@ -283,8 +273,8 @@ def host_names(recording: Recording, rank: int) -> frozenset[str] | None:
     """Return the names of the operators that compute on the host; None where there is device work."""
     if recording.of_rank("kernels", rank, _KERNEL_COLUMNS).num_rows:
         return None
-    ops = _timed(recording.of_rank("ops", rank, _OP_COLUMNS)).to_pylist()
-    return computing_names({row["op_id"]: row for row in ops})
+    ops = {row["op_id"]: row for row in _timed(recording.of_rank("ops", rank, _OP_COLUMNS)).to_pylist()}
+    return computing_names(ops, Timeline(recording, rank, ops).own_times())
 
 
 def load_side(
@@ -306,24 +296,52 @@ def load_side(
     step_rows = {r["step_id"]: r for r in recording.of_rank("steps", rank).to_pylist()}
     builder = _Builder(recording, rank)
     inventory = Inventory()
-    overhead_ns: dict[int | None, float] = {}
     lost = lost_launches(recording, rank)
+    without_launch = LeftOut()
+    timeline = Timeline(recording, rank, builder.ops)
     if on_device:
-        _insert_kernels(builder, recording, kernels, inventory, bool(step_rows), energy or {})
+        _insert_kernels(builder, recording, kernels, inventory, without_launch, bool(step_rows), energy or {})
         _insert_lost(builder, lost, bool(step_rows))
     else:
-        names = computing_names(builder.ops) if computing is None else computing
-        _insert_host_work(builder, inventory, bool(step_rows), overhead_ns, names)
+        own = timeline.own_times()
+        names = computing_names(builder.ops, own) if computing is None else computing
+        timeline.compute(names)
+        _insert_host_work(builder, inventory, bool(step_rows), own, names)
     outside = builder.roots.pop(None, None) if step_rows and len(builder.roots) > 1 else None
-    steps = [
-        Step(step_rows.get(key) if key is not None else None, tree, overhead_ns=overhead_ns.get(key, 0.0))
-        for key, tree in builder.roots.items()
-    ]
+    steps = [Step(step_rows.get(key) if key is not None else None, tree) for key, tree in builder.roots.items()]
+    windows = Windows(timeline, builder.ops, builder.calls)
     for step in steps:
+        step.windows = windows
         step.host_ns = float(step.row["dur_ns"]) if step.row and step.row["dur_ns"] is not None else None
+        step.host = timeline.of_step(step.row) if step.row else timeline.between(*timeline.span)
     steps.sort(key=lambda s: s.row["ts_ns"] if s.row else 0)
-    left = sum(n.work.device_ns for n in outside.leaves() if n.work) if outside else 0.0
-    return Side(recording, rank, on_device, steps, inventory, outside_steps_ns=left, lost=lost)
+    left_out: dict[str, LeftOut] = {Reason.NO_LAUNCH: without_launch, Reason.OUTSIDE_STEPS: _outside(outside)}
+    left = left_out[Reason.OUTSIDE_STEPS].time_ns if on_device else _operator_ns(outside)
+    return Side(recording, rank, on_device, steps, inventory, outside_steps_ns=left, lost=lost, left_out=left_out)
+
+
+def _outside(tree: Node | None) -> LeftOut:
+    """Return the device work in a tree that is not frozen yet: inner nodes have work of their own."""
+    found = LeftOut()
+    nodes = [tree] if tree else []
+    while nodes:
+        node = nodes.pop()
+        nodes += node.children
+        for name, (count, time) in node.kernels.items():
+            found.add(name, count, time, is_kernel=True)
+        if node.work and node.work.n_transfers:
+            found.add("copies and memsets", node.work.n_transfers, node.work.transfer_ns, is_kernel=False)
+    return found
+
+
+def _operator_ns(tree: Node | None) -> float:
+    """Return the time of the operators in a tree that is not frozen yet."""
+    nodes, total = [tree] if tree else [], 0.0
+    while nodes:
+        node = nodes.pop()
+        total += node.work.time_ns if node.work else 0.0
+        nodes += node.children
+    return total
 
 
 def _insert_kernels(
@@ -331,6 +349,7 @@ def _insert_kernels(
     recording: Recording,
     kernels: pa.Table,
     inventory: Inventory,
+    without_launch: LeftOut,
     has_steps: bool,
     energy: Mapping[int, KernelJoules],
 ) -> None:
@@ -360,6 +379,7 @@ def _insert_kernels(
         if launch is None and row["op_id"] is None and not device_only:
             inventory.n_without_launch += 1
             inventory.without_launch_ns += duration
+            without_launch.add(short_kernel_name(row["name"]), 1, duration, is_kernel=is_kernel)
             continue
         if is_kernel:
             inventory.linked_time_ns += duration
@@ -444,21 +464,19 @@ def _insert_host_work(
     builder: _Builder,
     inventory: Inventory,
     has_steps: bool,
-    overhead_ns: dict[int | None, float],
+    own: Mapping[int, float],
     computing: Collection[str],
 ) -> None:
-    """Take the own time of operators that compute as device work; the time of views and dispatch is overhead."""
-    own = own_times(builder.ops)
+    """Take the own time of operators that compute as device work; that of views and dispatch is in no tree."""
     starts, ends = [0], [0]
     for op_id, row in builder.ops.items():
-        duration = own[op_id]
+        duration = own.get(op_id, 0.0)
         step = row["step_id"] if has_steps else None
         starts.append(row["ts_ns"])
         ends.append(row["ts_ns"] + (row["dur_ns"] or 0))
         inventory.n_device += 1
         inventory.device_ns += duration
         if row["name"] not in computing or row["dur_ns"] is None:
-            overhead_ns[step] = overhead_ns.get(step, 0.0) + duration
             continue
         inventory.n_kernels += 1
         inventory.time_ns += duration

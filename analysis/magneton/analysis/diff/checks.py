@@ -196,19 +196,19 @@ def _works(tree: Node) -> list[Work]:
     return [leaf.work for leaf in tree.leaves() if leaf.work]
 
 
-def obstacle(same: bool | None, share: float, missing: tuple[Missing | None, Missing | None]) -> str | None:
+def obstacle(same: bool | None, too_little: str | None, missing: tuple[Missing | None, Missing | None]) -> str | None:
     """Return why a difference says nothing about the software, if something does.
 
     Args:
         same: whether the devices are the same, None where that is unknown.
-        share: aligned share of the side of which less is aligned, 0 to 1.
+        too_little: why so little is aligned that nothing can be concluded; None where enough is.
         missing: launches of A and of B whose device records are missing.
     """
     for letter, lost in zip("AB", missing, strict=True):
         if lost is not None and lost.share > MAX_LOST:
             return f"side {letter} has no device record of {100 * lost.share:.0f} % of its kernel launches"
-    if share < MIN_COVERAGE:
-        return LOW_COVERAGE
+    if too_little is not None:
+        return too_little
     return "the devices differ, so the difference is not of the software alone" if same is False else None
 
 
@@ -217,20 +217,35 @@ def aligned_share(coverage: Coverage) -> float:
     return min(coverage.same_a or 0.0, coverage.same_b or 0.0)
 
 
-def note_coverage(coverage: Coverage, notes: list[Note]) -> None:
-    """Say so where too little is aligned; before all else where the two programs may have nothing to do with one another."""
-    share = min(coverage.a or 0.0, coverage.b or 0.0)
-    if share >= MIN_COVERAGE:
-        return
+def note_coverage(coverage: Coverage, left_ns: tuple[float, float], notes: list[Note]) -> str | None:
+    """Say so where too little is aligned, before all else, and return why; None where enough is, or is the same by value.
+
+    Args:
+        coverage: how much is aligned.
+        left_ns: time of kernels of A and of B that belong to no step, per unit.
+        notes: gets what must be said.
+    """
+    shares = coverage.a or 0.0, coverage.b or 0.0
+    if min(shares) >= MIN_COVERAGE:
+        return None
     same = aligned_share(coverage)
-    if same < MIN_COVERAGE:
-        notes.insert(0, Note("low_coverage", f"{LOW_COVERAGE}: only {100 * share:.0f} % of a side is aligned"))
-    else:
+    if same >= MIN_COVERAGE:
         text = (
-            f"values agree for {100 * same:.0f} % of a side or more, but only {100 * share:.0f} % of a side is aligned operator by operator: "
-            "a coarse region does the same work on both sides, and where in it the time differs is open"
+            f"values agree for {100 * same:.0f} % of a side or more, but only {100 * min(shares):.0f} % of a side is aligned operator by "
+            "operator: a coarse region does the same work on both sides, and where in it the time differs is open"
         )
         notes.append(Note("coarse_by_value", text))
+        return None
+    why = LOW_COVERAGE
+    for letter, share, unmatched, left in zip(
+        "AB", shares, (coverage.unmatched_ns_a, coverage.unmatched_ns_b), left_ns, strict=True
+    ):
+        # Had those kernels a place, enough would be aligned.
+        if share == min(shares) and unmatched and left > 0.5 * unmatched:
+            part = 100 * left * (1 - share) / unmatched
+            why = f"most of the device time of side {letter} ({part:.0f} %) belongs to no step or has no launch in the recording"
+    notes.insert(0, Note("low_coverage", f"{why}: only {100 * min(shares):.0f} % of a side is aligned"))
+    return why
 
 
 def note_variation(aligned: list[Aligned], work: str, notes: list[Note]) -> None:

@@ -12,8 +12,10 @@ import pyarrow as pa
 from magneton.analysis.align.average import Average
 from magneton.analysis.align.steps import Choice
 from magneton.analysis.align.tree import Node
-from magneton.analysis.align.work import Side, Step
-from magneton.analysis.diff.checks import aligned_share, devices, obstacle, same_devices
+from magneton.analysis.align.work import Side, Step, total_work
+from magneton.analysis.diff.accounts.device_time import Unplaced, device_time
+from magneton.analysis.diff.accounts.host_rows import host_docs
+from magneton.analysis.diff.checks import devices, obstacle, same_devices
 from magneton.analysis.diff.conditions import obstacle_of
 from magneton.analysis.diff.energy import SideEnergy
 from magneton.analysis.diff.findings import Gate, find
@@ -25,6 +27,7 @@ from magneton.analysis.diff.served import served
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread, totals, work_time_ns
 from magneton.schemas.documents.diff import (
+    Amount,
     Comparison,
     ConditionDoc,
     Coverage,
@@ -58,12 +61,14 @@ class ComparedSide:
         n_usable: number of its steps that could have been compared.
         energy: energy of its kernels, None where no power was recorded.
         missing: launches whose device records are missing.
+        unplaced: device time that belongs to no step.
     """
 
     side: Side
     n_usable: int
     energy: SideEnergy | None
     missing: Missing | None
+    unplaced: Unplaced
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ class Compared:
         method: ``values`` or ``structure``.
         regions: what corresponds to what, with its work.
         coverage: how much of each side is aligned.
+        too_little: why nothing can be concluded, if so little is aligned; None otherwise.
         notes: what must be said of the comparison.
         same: both sides hold the same events.
         conditions: what both sides read of the conditions they ran under.
@@ -92,9 +98,14 @@ class Compared:
     method: str
     regions: list[RawRegion]
     coverage: Coverage
+    too_little: str | None
     notes: list[Note]
     same: bool
     conditions: list[ConditionDoc] = field(default_factory=list)
+
+    def trees(self) -> tuple[list[Node], list[Node]]:
+        """Return the averaged steps of both sides."""
+        return [part.a.tree for part in self.aligned], [part.b.tree for part in self.aligned]
 
 
 def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffResult:
@@ -110,7 +121,7 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
     choice, aligned = compared.choice, compared.aligned
     docs, groups = region_docs(compared.regions)
     same = same_devices(a.side, b.side)
-    sums = totals(aligned)
+    sums = totals(aligned) | _device_sums(compared)
     shorter = min((t for t in (sums["median_ns"].a, sums["median_ns"].b) if t), default=float("inf"))
     findings, held_back = find(
         groups,
@@ -122,8 +133,7 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
             a.side.on_device,
         ),
         same_run=compared.same,
-        obstacle=obstacle(same, aligned_share(compared.coverage), (a.missing, b.missing))
-        or obstacle_of(compared.conditions),
+        obstacle=obstacle(same, compared.too_little, (a.missing, b.missing)) or obstacle_of(compared.conditions),
     )
     document = DiffDocument(
         diff_id=diff_id(run_a, run_b, json.dumps(asdict(settings), sort_keys=True)),
@@ -146,7 +156,7 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
         ),
         totals=sums,
         coverage=compared.coverage,
-        rollups=rollups(compared.regions),
+        rollups=rollups([region for region in compared.regions if not region.of_host]),
         groups=groups,
         findings=findings,
         regions=docs,
@@ -154,12 +164,25 @@ def build_result(compared: Compared, settings: DiffSettings, tool: str) -> DiffR
     return DiffResult(document, _tables(document, compared, run_a, run_b))
 
 
+def _device_sums(compared: Compared) -> dict[str, Amount]:
+    """Return all device time per unit, and the part of it that belongs to no step; nothing on a CPU."""
+    a, b = compared.a, compared.b
+    if not a.side.on_device:
+        return {}
+    trees = [sum(total_work([tree]).device_ns for tree in side) for side in compared.trees()]
+    left = a.unplaced.time_ns, b.unplaced.time_ns
+    return {
+        "device_ns": amount(trees[0] + left[0], trees[1] + left[1]),
+        "left_out_ns": amount(*left),
+    }
+
+
 def coverage_of(regions: list[RawRegion], time_a: float, time_b: float) -> Coverage:
     """Return how much of each side's work time is aligned.
 
     Args:
         regions: all regions.
-        time_a: work time of side A, ns.
+        time_a: work time of side A, with that of kernels that belong to no step, ns.
         time_b: the same of side B.
     """
     both = [(r.work_a, r.work_b) for r in regions if r.work_a and r.work_b and not r.coarse]
@@ -180,6 +203,8 @@ def coverage_of(regions: list[RawRegion], time_a: float, time_b: float) -> Cover
         n_coarse=sum(region.coarse for region in regions),
         same_a=same_a / time_a if time_a else None,
         same_b=same_b / time_b if time_b else None,
+        unmatched_ns_a=max(time_a - aligned_a, 0.0),
+        unmatched_ns_b=max(time_b - aligned_b, 0.0),
     )
 
 
@@ -187,6 +212,7 @@ def _side_doc(compared: ComparedSide, averages: list[Average], used: list[Step],
     side, energy = compared.side, compared.energy
     manifest = side.recording.manifest
     columns = ("code", "count", "message")
+    host_time, host_steps = host_docs(averages, used)
     return SideDoc(
         run_id=manifest.run_id,
         label=manifest.label,
@@ -202,7 +228,9 @@ def _side_doc(compared: ComparedSide, averages: list[Average], used: list[Step],
         step_time=spread(averages),
         inventory={key: float(value) for key, value in asdict(side.inventory).items()},
         outside_steps_ns=side.outside_steps_ns,
-        overhead_ns=sum(average.overhead_ns for average in averages),
+        host_time=host_time,
+        host_steps=host_steps,
+        device_time=device_time(side, used),
         warnings=side.recording.table("warnings", columns).to_pylist(),
         energy=energy.document if energy else None,
         ledgers=ledgers(side.recording, side.rank, [s.row for s in used if s.row]) if settings.energy else [],

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from magneton.analysis.align import lost, work
+from magneton.analysis.align import work
 from magneton.analysis.align.steps import choose_steps, same_loop, usable_steps
 from magneton.analysis.align.tree import Interner
 from magneton.analysis.align.work import Side, host_names, load_side
+from magneton.analysis.device import lost
 from magneton.analysis.diff import by_values, energy, ledger
+from magneton.analysis.diff.accounts.device_time import unplaced
+from magneton.analysis.diff.accounts.host_rows import host_rows
 from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values
 from magneton.analysis.diff.checks import (
     check_devices,
@@ -29,6 +32,7 @@ from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, align, work_time_ns
 from magneton.analysis.diff.value_notes import value_notes
 from magneton.analysis.energy.measure.basis import need_same_basis
+from magneton.analysis.host import timeline
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
 from magneton.schemas.documents.diff import Note, work_name
@@ -78,17 +82,22 @@ def diff(a: Recording, b: Recording, settings: DiffSettings, tool: str) -> DiffR
     for part in aligned:
         LOG.info("%s: %d steps of A, %d of B compared", part.name, part.a.n_steps, part.b.n_steps)
     LOG.info("aligned by %s: %d regions", method, len(regions))
-    coverage = coverage_of(regions, time_a, time_b)
-    note_coverage(coverage, notes)
+    left_a = unplaced(side_a, choice, len(usable_a), units[0])
+    left_b = unplaced(side_b, choice, len(usable_b), units[1])
+    coverage = coverage_of(regions, time_a + left_a.kernel_ns, time_b + left_b.kernel_ns)
+    why = note_coverage(coverage, (left_a.kernel_ns, left_b.kernel_ns), notes)
+    if not side_a.on_device:
+        regions += host_rows(aligned)
     compared = Compared(
-        a=ComparedSide(side_a, len(usable_a), energy_a, missing_a),
-        b=ComparedSide(side_b, len(usable_b), energy_b, missing_b),
+        a=ComparedSide(side_a, len(usable_a), energy_a, missing_a, left_a),
+        b=ComparedSide(side_b, len(usable_b), energy_b, missing_b, left_b),
         choice=choice,
         units=units,
         aligned=aligned,
         method=method,
         regions=regions,
         coverage=coverage,
+        too_little=why,
         notes=notes,
         same=same_recording(a, b, notes),
         conditions=ran,
@@ -120,7 +129,7 @@ def _sides(
 
 def _expect(a: Recording, b: Recording, settings: DiffSettings) -> None:
     """Tell the recordings what all parts of the diff will ask of them, so that each table is read once."""
-    needs = [work.NEEDS, lost.NEEDS]
+    needs = [work.NEEDS, lost.NEEDS, timeline.NEEDS]
     if settings.energy:
         needs += [energy.NEEDS, ledger.NEEDS]
     if all(any(row["kind"] == CaptureKind.VALUES for row in side.table("captures").to_pylist()) for side in (a, b)):

@@ -48,6 +48,11 @@ class RawRegion:
     steps_b: npt.NDArray[np.float64] | None = None
 
     @property
+    def of_host(self) -> bool:
+        """Time of the host without an operator."""
+        return (self.a or self.b)[0].kind == "host"
+
+    @property
     def kind(self) -> str:
         """``paired``, ``only_a`` or ``only_b``."""
         return RegionKind.PAIRED if self.a and self.b else RegionKind.ONLY_A if self.a else RegionKind.ONLY_B

@@ -16,7 +16,7 @@ from magneton.schemas.documents.diff import (
     StepTimes,
     work_name,
 )
-from magneton.schemas.kinds import EnergyBasis, Flag, evidence_text
+from magneton.schemas.kinds import EnergyBasis, Flag, Reason, evidence_text
 
 # Notes that come before all numbers: the sides may not be the same work at all.
 _FIRST = frozenset({"different_rank_counts", "low_coverage", "same_content"})
@@ -77,6 +77,8 @@ def blocks(document: DiffDocument, top: int = 15, *, detailed: bool = False) -> 
         found.append(_served(document))
     if document.comparison.conditions:
         found.append(_conditions(document))
+    if document.a.host_time or document.b.host_time:
+        found.append(_host(document))
     found.append(_groups(document, top, detailed))
     for name, title in (("module", "By module"), ("op", "By operator"), ("kernel_class", "By kernel class")):
         rows = [row for row in document.rollups[name] if row.name_a or row.name_b]
@@ -89,7 +91,9 @@ def statements(document: DiffDocument) -> list[str]:
     """Return the sentences beside the tables: first what puts all numbers in doubt, then coverage, findings, notes."""
     coverage = document.coverage
     notes = document.comparison.notes
+    sides = (("A", document.a), ("B", document.b))
     lines = [_note(note) for note in notes if note.code in _FIRST]
+    lines += [text for letter, side in sides if (text := _left_out(letter, side)) and _much(side)]
     lines += [
         f"Aligned: {_share(coverage.a)} of A's {work_name(document.a.on_device)} and {_share(coverage.b)} of B's lie in regions that have a "
         f"counterpart ({coverage.n_paired} pairs; only in A {coverage.n_only_a}, only in B {coverage.n_only_b}). Pairs with several "
@@ -111,18 +115,42 @@ def statements(document: DiffDocument) -> list[str]:
     else:
         lines.append(f"Findings: none; no group differs by {gate}.")
     lines += [_note(note) for note in notes if note.code not in _FIRST]
-    for name, side in (("A", document.a), ("B", document.b)):
-        outside = side.inventory["n_without_launch"]
-        if outside:
-            lines.append(
-                f"Note (kernel_without_launch): side {name}: {outside:.0f} device activities "
-                f"({duration(side.inventory['without_launch_ns'])}) have no launch in the trace and are left out."
-            )
-        if side.outside_steps_ns:
-            lines.append(
-                f"Note (outside_steps): side {name}: {duration(side.outside_steps_ns)} of {'device' if side.on_device else 'operator'} time outside all steps is left out."
-            )
+    lines += [text for letter, side in sides if (text := _left_out(letter, side)) and not _much(side)]
     return lines
+
+
+# A larger part of the device time that is left out is said before all else.
+_MUCH_LEFT_OUT = 0.01
+_REASONS = {
+    Reason.NO_LAUNCH: "without a launch in the recording",
+    Reason.OUTSIDE_STEPS: "outside all steps",
+    Reason.OTHER_STEPS: "in steps that are not compared",
+}
+
+
+def _unplaced(side: SideDoc) -> float:
+    """Return the device time that belongs to no step, ns."""
+    found = side.device_time.left_out if side.device_time else []
+    return sum(one.time_ns for one in found if one.reason != Reason.OTHER_STEPS)
+
+
+def _much(side: SideDoc) -> bool:
+    return side.device_time is not None and _unplaced(side) > _MUCH_LEFT_OUT * side.device_time.device_ns
+
+
+def _left_out(letter: str, side: SideDoc) -> str | None:
+    """Return what of a side is in no row, and why; None where nothing is."""
+    found = side.device_time
+    if found is None:
+        text = f"{duration(side.outside_steps_ns)} of operator time outside all steps is left out"
+        return f"Note (outside_steps): side {letter}: {text}." if side.outside_steps_ns else None
+    if not found.left_out:
+        return None
+    parts = [
+        f"{duration(one.time_ns)} {_REASONS[Reason(one.reason)]} ({one.n_activities} activities{f': {one.names}' if one.names else ''})"
+        for one in found.left_out
+    ]
+    return f"Left out of side {letter}, whose device time is {duration(found.device_ns)} in all: {'; '.join(parts)}."
 
 
 def _share(value: float | None) -> str:
@@ -153,6 +181,8 @@ def _side(letter: str, side: SideDoc) -> list[str]:
 def _totals(document: DiffDocument) -> Block:
     unit = document.comparison.unit
     names = {
+        "device_ns": "device time, all",
+        "left_out_ns": "- left out",
         "median_ns": f"{work_name(document.a.on_device)}{_median_word(document)}",
         "share_ns": "device busy",
         "transfer_ns": "copies and memsets",
@@ -164,15 +194,57 @@ def _totals(document: DiffDocument) -> Block:
     }
     rows = []
     for key, name in names.items():
-        value = document.totals[key]
+        value = document.totals.get(key, Amount(None, None))
         on_device_only = key in ("share_ns", "transfer_ns", "transfers", "ops")
         if (value.a is None and value.b is None) or (on_device_only and not document.a.on_device):
             continue
         show = duration if key.endswith("_ns") else energy if key.endswith("_j") else None
         a, b = (show(value.a), show(value.b)) if show else (count(value.a), count(value.b))
         delta = show(value.delta, signed=True) if show else count(value.delta)
-        rows.append([name, a, b, delta, percent(value.delta_percent)])
+        if key != "left_out_ns" or value.a or value.b:
+            rows.append([name, a, b, delta, percent(value.delta_percent)])
+    rows += _unmatched(document)
     return Block(f"Per {unit}", ["", "A", "B", "B - A", "B - A %"], rows, right={"A", "B", "B - A", "B - A %"})
+
+
+def _host(document: DiffDocument) -> Block:
+    """Return where the time of the host goes: means, because medians do not add up."""
+    a, b = document.a.host_time, document.b.host_time
+    names = {
+        "operators_ns": "operators",
+        "dispatch_ns": "dispatch",
+        "python_ns": "Python and other host code",
+        "waiting_ns": "waiting",
+        "beside_ns": "- beside (other threads at the same time)",
+        "wall_ns": "= wall time",
+    }
+    rows = []
+    for key, name in names.items():
+        left, right = (getattr(side, key) if side else None for side in (a, b))
+        if key in ("operators_ns", "beside_ns") and not left and not right:
+            continue
+        delta = right - left if left is not None and right is not None else None
+        change = 100.0 * delta / left if delta is not None and left else None
+        rows.append([name, duration(left), duration(right), duration(delta, signed=True), percent(change)])
+    several = any(len(side.host_steps) > 1 for side in (document.a, document.b))
+    unit = document.comparison.unit
+    return Block(
+        f"Time of the host per {unit}{', mean' if several else ''}",
+        ["", "A", "B", "B - A", "B - A %"],
+        rows,
+        right={"A", "B", "B - A", "B - A %"},
+    )
+
+
+def _unmatched(document: DiffDocument) -> list[list[str]]:
+    """Return the row of what has no counterpart, where there is something."""
+    a, b = document.coverage.unmatched_ns_a, document.coverage.unmatched_ns_b
+    if not a and not b:
+        return []
+    delta = b - a if a is not None and b is not None else None
+    change = 100.0 * delta / a if delta is not None and a else None
+    name = f"{work_name(document.a.on_device)} without a counterpart"
+    return [[name, duration(a), duration(b), duration(delta, signed=True), percent(change)]]
 
 
 def _median_word(document: DiffDocument) -> str:

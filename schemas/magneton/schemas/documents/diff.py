@@ -112,6 +112,51 @@ class ServedDoc(msgspec.Struct):
     warnings: list[str]
 
 
+class HostTimeDoc(msgspec.Struct):
+    """Where the time of the host went in one step, ns per unit; ``step`` is null for the mean of the steps.
+
+    ``operators_ns + dispatch_ns + python_ns + waiting_ns = wall_ns + beside_ns``. ``operators_ns`` is the own time of operators that compute
+    (0 on a device, where kernels compute), ``dispatch_ns`` that of all others. In ``python_ns`` no operator ran. ``waiting_ns`` is the time
+    of calls that wait: sleep, locks, synchronisation with a device. ``beside_ns`` is own time of operators that made the step no
+    longer, because another thread worked at the same time, or because it lies after the step.
+    """
+
+    step: str | None
+    wall_ns: float
+    operators_ns: float
+    dispatch_ns: float
+    python_ns: float
+    waiting_ns: float
+    beside_ns: float
+
+
+class LeftOutDoc(msgspec.Struct):
+    """Device time of one side that is in no row, over the whole recording.
+
+    ``reason`` is ``no_launch`` (the recording holds no launch of it, so that its operator and step are unknown: most often it
+    was launched before the recording began), ``outside_steps``, or ``other_steps`` (steps that are not compared). ``kernel_ns`` is the part
+    of ``time_ns`` that is no copy and no memset. ``names`` are those with most time.
+    """
+
+    reason: str
+    n_activities: int
+    time_ns: float
+    kernel_ns: float
+    names: str | None
+
+
+class DeviceTimeDoc(msgspec.Struct):
+    """What becomes of all device time of one side, over the whole recording, ns.
+
+    ``kernels_ns + copies_ns + (time_ns of all that is left out) = device_ns``. The first two are in the steps that are compared.
+    """
+
+    device_ns: float
+    kernels_ns: float
+    copies_ns: float
+    left_out: list[LeftOutDoc]
+
+
 class SideDoc(msgspec.Struct):
     """One of the two recordings: its identity, the steps that were used, and the time that was not compared."""
 
@@ -129,11 +174,13 @@ class SideDoc(msgspec.Struct):
     step_time: Spread
     inventory: dict[str, float]
     outside_steps_ns: float
-    overhead_ns: float
     warnings: list[dict[str, Any]]
     energy: EnergyDoc | None = None
     ledgers: list[LedgerDoc] = []
     served: ServedDoc | None = None
+    host_time: HostTimeDoc | None = None
+    host_steps: list[HostTimeDoc] = []
+    device_time: DeviceTimeDoc | None = None
 
 
 class Note(msgspec.Struct):
@@ -184,7 +231,8 @@ class Coverage(msgspec.Struct):
 
     A pair counts only if it holds at most ``max_share`` of a side's ``time_ns`` or is a single operator on one side. By value, up to
     eight operators on one side count too. ``same_a`` and ``same_b`` also count pairs by value that are coarse: their work is the same,
-    but where in it the time goes is open.
+    but where in it the time goes is open. Kernels that belong to no step (``left_out``) count in the whole and not as aligned.
+    ``unmatched_ns`` is what is not aligned, per unit.
     """
 
     a: float | None
@@ -196,6 +244,8 @@ class Coverage(msgspec.Struct):
     n_coarse: int
     same_a: float | None = None
     same_b: float | None = None
+    unmatched_ns_a: float | None = None
+    unmatched_ns_b: float | None = None
 
 
 class Group(msgspec.Struct):

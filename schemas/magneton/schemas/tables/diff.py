@@ -20,7 +20,8 @@ def _both(name: str, kind: object, doc: str, unit: str | None = None) -> tuple[C
 REGIONS = Table(
     "regions",
     "A set of operator calls of A and a set of operator calls of B that do the same work; one of the two may be empty. "
-    "Times are per unit of the comparison (step, sample or token).",
+    "Times are per unit of the comparison (step, sample or token). On a CPU, Python between operators and waiting are regions too "
+    "(kernel classes `python` and `host_wait`); they are no operator time and count in no share.",
     (
         _DIFF,
         Column("region_id", INT, "identity within the diff, from 0, in order of execution", required=True),
@@ -91,7 +92,8 @@ MATCHES = Table(
 
 REGION_STEPS = Table(
     "region_steps",
-    "Time of a region in one step of one side. In every step the regions of a stratum add up to the work of the step.",
+    "Time of a region in one step of one side. In every step the regions of a stratum add up to the work of the step; on a CPU, with "
+    "dispatch and without what ran beside it (`host_steps` of the document), to its wall time.",
     (
         _DIFF,
         Column("region_id", INT, "row of `regions`", required=True),

@@ -1,0 +1,1 @@
+"""Time of the host: which operator, which wait owns each instant, and which operators compute."""
