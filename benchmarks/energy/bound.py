@@ -1,9 +1,9 @@
-"""What no method can beat: the widths that remain where all is known but the powers of the classes.
+"""What no method can beat: how wide the intervals must be if everything is known but the powers of the classes.
 
-The bound is that of weighted least squares with the exact lag, times, noise and call-to-call deviation of the simulation, and
-the true covariance of its readings: readings of one iteration share what was particular about its calls. It is the inverse of
-the Fisher information (Cramer-Rao), with the prior that the analysis has, so that no estimate without further knowledge of the
-powers can be closer on average.
+The bound is the inverse of the Fisher information (Cramer-Rao). It uses what only the simulation knows: the exact lag, times,
+noise and deviation from call to call, and how readings vary together. (Readings of one iteration see the same calls, so their
+errors are alike.) About the powers it knows beforehand what the analysis knows. No estimate that knows no more about the powers can be
+closer on average.
 """
 
 from __future__ import annotations

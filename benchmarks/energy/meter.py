@@ -114,10 +114,11 @@ def _number(text: str) -> float:
 
 
 def _meter_clock(t: Array, power: Array, on: Array) -> tuple[float, float]:
-    """Return offset (s) and rate that lay the meter's edges on those of the load.
+    """Return offset (s) and rate that turn the meter's times into times of the load's marks.
 
-    Each edge is where the power crosses the middle between its two levels; a line is fitted through all of them. The
-    load begins up to a few ms after its mark (launch), which the median of rises and falls takes up.
+    An edge is the moment at which the power crosses the middle between its two levels. A line is fitted through the edges and
+    their marks. The load begins up to a few ms after its mark, because it must be launched. The offset is the median over rises and
+    falls, which includes this delay.
     """
     middle = (np.percentile(power, 5) + np.percentile(power, 95)) / 2
     smooth = np.convolve(power, np.ones(5) / 5, mode="same")

@@ -1,9 +1,9 @@
 """What devices draw: one table of boards and one of kernel classes, each row with its source, written before any case.
 
-``true power of a class = idle + share * (limit - idle)``, with ``share`` drawn once per kernel class and run from the
-range of its row (all kernels of a class draw alike, classes of one row do not). Sources are of three kinds: ``vendor``
-(data sheet), ``paper`` and ``measured`` (external meter, ``traces/power``). A row that follows from other rows says
-``derived`` and how. The ranges are wide because the sources are: they name the regime, not the kernel.
+``true power of a class = idle + share * (limit - idle)``. In each simulated run ``share`` is drawn once for each kernel class, from the range
+of its row. So all kernels of a class draw the same power, and two classes of one row draw different powers. Sources are of three kinds:
+``vendor`` (data sheet), ``paper`` and ``measured`` (external meter, ``traces/power``). A row that follows from other rows says
+``derived`` and how. The ranges are wide, because a source speaks of a kind of work, for example large matrix products, and not of one kernel.
 """
 
 from __future__ import annotations

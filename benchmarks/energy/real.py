@@ -181,7 +181,7 @@ REPLAYS = (("a100_step", 0.150, 0.5), ("rtx3090_step", 0.500, 1.0), ("rtx4090_st
 def replays(folder: Path) -> list[WindowErrors]:
     """Return the errors of the power of a replay: the first stretch of a cold start, and every later one.
 
-    The gain comes from the rest before the load and the last 2 s of it; the replay ends before these.
+    The gain of the sensor comes from the time before the load and from the last 2 s of the load. The replay ends before those 2 s.
     """
     found = []
     for name, shortest, goal in REPLAYS:

@@ -1,7 +1,7 @@
 """Simulated devices and sensors: true power on real or generated timelines, and what a sensor of a given kind would show.
 
-Nothing here knows how the analysis works: powers come from ``powers``, responses are integrated finely, updates, polls, lag,
-gain, offset, noise and rounding are applied in the order in which a sensor does. The results say ``simulated``.
+Nothing here knows how the analysis works. The powers come from ``powers``. The response of a sensor is integrated in fine steps. Updates,
+polls, lag, gain, offset, noise and rounding are applied in the order in which a sensor applies them. The results say ``simulated``.
 """
 
 from __future__ import annotations

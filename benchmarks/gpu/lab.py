@@ -125,8 +125,8 @@ def series_by_field(power: pa.Table) -> dict[str, SensorSeries]:
 def watts(series: SensorSeries, start_ns: int, end_ns: int) -> float | None:
     """Return mean power inside a window of steady load, or NULL if no reading tells.
 
-    A counter's steps are longer than polls: its power is taken between the first and the last change inside. Power fields
-    are averaged past what may still show the time before the window.
+    A counter changes less often than it is polled. So its power is taken between its first and its last change inside the window. The
+    mean of a power field leaves out the first readings, which may still show the time before the window.
     """
     t, v = series.samples.t_ns, series.samples.values
     start = start_ns + round(min(SETTLE_S[series.field], (end_ns - start_ns) / 4e9) * 1e9)

@@ -77,7 +77,7 @@ def _half(lab: Lab) -> torch.dtype:
 def windows(lab: Lab) -> dict[str, Any]:
     """How each power field follows a load that is switched on and off: period, response, lag; and the counter's steps.
 
-    The load's lengths are drawn between 40 and 700 ms, so that its edges meet every phase of the sensor's lattice.
+    The load's lengths are drawn between 40 and 700 ms. So the load is switched at every moment between two updates of the sensor.
     """
     step, rng = _load(lab), np.random.default_rng(0)
     busy: list[tuple[int, int]] = []

@@ -1,11 +1,13 @@
 """How good a match is, by labels and by the values themselves.
 
-* A labelled boundary is *found* if its tensors of both sides are matched with each other and the regions respect it: what
-  brings it forth on A and on B is one region, and nothing that reads it and lies beyond it is in that region.
+A labelled boundary is a tensor that carries the same label in A and in B.
+
+* It is *found* if its two tensors are matched with each other and the regions respect it. The operators that compute the tensor on A
+  and on B are one region, and no operator behind the boundary that reads the tensor is in that region.
 * It is *missing* otherwise.
-* *Wrong* are matched tensors whose values differ (on either input, in every arrangement), matched tensors that carry
-  different labels, and regions whose operators of A and of B lie in different segments. Segments are what the labels alone
-  cut the programs into.
+* Three things are *wrong*: matched tensors whose values differ, on either input and in every arrangement; matched tensors with
+  different labels; and regions whose operators of A and of B lie in different segments. The labels alone cut each program into
+  segments.
 
 ``F1 = 2 found / (2 found + wrong + missing)``. A pair whose sides share no label is a control: there, nothing that depends on
 both an input and a parameter may match.

@@ -68,7 +68,8 @@ def first_tensor(value: Any) -> Tensor | None:
 def labelled(program: Program, labels: Mapping[str, str], listener: Listener) -> Iterator[None]:
     """Call ``listener(name, tensor)`` for what the labelled modules return and for every mark, as they run.
 
-    The modules' ``forward`` is wrapped; hooks would switch fused paths off (``nn.TransformerEncoderLayer``).
+    The modules' ``forward`` is wrapped. Hooks would change what runs: ``nn.TransformerEncoderLayer`` takes no fused path when it has
+    hooks.
 
     Raises:
         KeyError: if a label names a module the program does not have.

@@ -20,9 +20,10 @@ SHORTEST = 4
 
 
 def distance(a: Array, b: Array, noise: float = NOISE) -> float:
-    """Return the relative distance of two arrays of one shape, less the rounding noise; infinite if holes differ.
+    """Return the relative distance of two arrays of one shape, less the rounding noise.
 
-    The distance is relative to the norm of what varies (the centred values), so that an offset hides nothing.
+    The distance is infinite if the arrays are infinite or NaN in different places. It is relative to the norm of the values
+    after their mean is taken off. So a large mean hides no difference.
     """
     infinite_a, infinite_b = np.abs(a) >= INFINITE, np.abs(b) >= INFINITE
     nan_a, nan_b = np.isnan(a), np.isnan(b)

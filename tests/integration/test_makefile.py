@@ -33,6 +33,7 @@ HOSTILE = [
 FAKE_PYTHON = """#!/bin/sh
 [ "$1" = -m ] && [ "$2" = pip ] && { echo "$*" >> installs; exit 0; }
 printf '%s\\0' "$@" > arguments
+env > environment
 """
 
 
@@ -96,6 +97,14 @@ def test_nothing_is_installed_twice(project: Path) -> None:
     os.utime(project / "pyproject.toml", (later, later))
     assert make(project, "diff").returncode == 0
     assert (project / "installs").read_text() != dev
+
+
+def test_tests_keep_compiled_modules_and_write_where_the_user_says(project: Path) -> None:
+    assert make(project, "test", PYTHONDONTWRITEBYTECODE="1", TMPDIR="/some/where").returncode == 0
+    lines = (project / "environment").read_text().splitlines()
+    assert "PYTHONDONTWRITEBYTECODE=" in lines and "TMPDIR=/some/where" in lines
+    assert make(project, "diff", PYTHONDONTWRITEBYTECODE="1").returncode == 0
+    assert "PYTHONDONTWRITEBYTECODE=1" in (project / "environment").read_text().splitlines()
 
 
 def test_an_interpreter_too_old_is_named(project: Path) -> None:
