@@ -19,8 +19,10 @@ def record(
         list[str] | None,
         typer.Option(
             "--capture",
+            "--captures",
             metavar="KIND",
-            help="energy, profile or values; may be repeated (default: all three). The command runs once per capture.",
+            help="energy, profile or values; may be repeated (default: all three). The command runs once per capture. "
+            "Captures joined by a comma (energy,profile) are taken in one run, one after the other.",
             show_default=False,
         ),
     ] = None,
@@ -63,14 +65,18 @@ def record(
     ] = False,
     verbose: Verbose = 0,
 ) -> None:
-    """Record an unmodified PyTorch program: its energy, its profile, and the values of its tensors.
+    """Record an unmodified program: its energy, its profile, and the values of its tensors.
+
+    All three captures are taken of PyTorch programs. Of programs of JAX, ONNX Runtime and TensorFlow the energy and the times of
+    steps are taken.
 
     The command runs once for each capture, because a profiler would disturb the energy, and reading tensors would disturb the
     profile. So the command should do the same work each time. The program is not changed: a folder on PYTHONPATH brings the
-    recorder into the process, where it waits until torch is imported.
+    recorder into the process, where it waits until a framework is imported.
 
-    A step is one step of the optimiser. In a program without an optimiser, a step is one call of an outermost module. To mark
-    steps exactly, use magneton.collectors.record in the program. There is no second input.
+    A step is what the system takes for one: a step of the optimiser, a pass of generate, a step of an engine, a denoising step, else a call of an
+    outermost module or of a compiled program. Where steps have phases, recording begins with a prefill. A program can mark its steps
+    itself with magneton.collectors.record.step(). There is no second input.
 
     The exit code is that of the command. If the command fails, everything recorded until then is kept and marked incomplete.
     """

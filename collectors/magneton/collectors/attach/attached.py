@@ -63,6 +63,7 @@ class Attached:
     def listener(self, name: str, system: System) -> Heard:
         """Return what the hooks of a system talk to."""
         if not self._systems:
+            # What is registered first runs last.
             atexit.register(self._at_exit)
         self._systems[name] = system
         self._frameworks.setdefault(system.FRAMEWORK, _Framework())
@@ -217,6 +218,26 @@ class Attached:
             for name, f in others.items()
         ]
         reply.write(self._request)
+        if self._request.then:
+            self._go_on(self._recorded, known)
+
+    def _go_on(self, framework: str, known: _Framework) -> None:
+        """Begin with the next capture of the same run. The program is warm, only a profiler is not."""
+        request, *later = self._request.then
+        request.then = later
+        profiled = request.capture == CaptureKind.PROFILE and request.steps is not None
+        request.warmup_steps = int(profiled and not known.prefills)
+        self._request, self._over, self._recorded = request, False, None
+        known.ended = 0
+        if not known.prefills:
+            self._open(framework)
+
+    def marked(self) -> None:
+        """The program says that one of its steps has ended."""
+        names = [name for name, system in self._systems.items() if self._recorded == system.FRAMEWORK]
+        name = next(iter(names or self._systems), None)
+        if name is not None:
+            self.listener(name, self._systems[name]).step(StepKind.MARKED)
 
     def _at_exit(self) -> None:
         if os.getpid() != self._process:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import subprocess
@@ -44,7 +45,8 @@ class Launch:
     """How a command is recorded. A value that makes no sense raises ``UsageError``.
 
     Attributes:
-        captures: which captures; the command runs once for each.
+        captures: which captures; the command runs once for each. Several joined by commas, ``energy,profile``, are taken in one
+            run, one after the other.
         warmup_steps: steps before those that are recorded.
         steps: steps to record in the energy and profile captures; None: all until the end.
         value_steps: steps to record in the capture of values; None: all until the end.
@@ -103,9 +105,12 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
     launch = launch or Launch()
     if not command:
         raise UsageError("there is no command to record", remedy="give one after --")
-    check_request(launch.captures, launch.sensors)
+    runs = [[name for name in CAPTURES if name in run.split(",")] for run in launch.captures]
+    wanted = [name for name in CAPTURES if any(name in run for run in runs)]
+    check_request([name for run in launch.captures for name in run.split(",")], launch.sensors)
+    # The bare program first, as ever.
+    runs.sort(key=lambda run: CAPTURES.index(run[0]))
     writer = RecordingWriter(out, label=launch.label or out.name, overwrite=launch.overwrite)
-    wanted = [name for name in CAPTURES if name in launch.captures]
     replies: list[CaptureReply] = []
     seen: list[Seen] = []
     warmup_steps = launch.warmup_steps
@@ -113,21 +118,21 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
     try:
         with tempfile.TemporaryDirectory(prefix="magneton-") as scratch:
             folder = site_folder(Path(scratch))
-            for number, capture in enumerate(wanted, 1):
-                launch.report(f"run {number} of {len(wanted)}: {capture}")
-                request = _request(launch, capture, writer, Path(scratch))
-                request.warmup_steps = warmup_steps
+            for number, run in enumerate(runs, 1):
+                launch.report(f"run {number} of {len(runs)}: {', '.join(run)}")
+                requests = [_request(launch, capture, writer, Path(scratch)) for capture in run]
                 stdout = sys.stderr.fileno() if launch.output_to_stderr else None
-                code = run_attached(command, request, folder, stdout)
-                found, seen = read_replies(request), read_seen(request)
+                code = _run(command, requests, warmup_steps, folder, stdout)
+                found, seen = _heard(requests)
                 if not code and not found and warmup_steps and any(process.prefills for process in seen):
                     # Its only prefill is among the steps that were to warm it up.
-                    launch.report(f"run {number} of {len(wanted)} again: no prefill follows the warm-up")
-                    request.warmup_steps = warmup_steps = 0
-                    forget(request)
-                    code = run_attached(command, request, folder, stdout)
-                    found, seen = read_replies(request), read_seen(request)
-                LOG.info("capture %s: exit code %d, %d processes answered", capture, code, len(found))
+                    launch.report(f"run {number} of {len(runs)} again: no prefill follows the warm-up")
+                    warmup_steps = 0
+                    for request in requests:
+                        forget(request)
+                    code = _run(command, requests, warmup_steps, folder, stdout)
+                    found, seen = _heard(requests)
+                LOG.info("captures %s: exit code %d, %d replies", ", ".join(run), code, len(found))
                 replies += found
                 if code or not _recorded(found):
                     break
@@ -142,6 +147,20 @@ def record_command(command: Sequence[str], out: Path, launch: Launch | None = No
         writer.discard()
         raise
     return code
+
+
+def _run(
+    command: Sequence[str], requests: Sequence[CaptureRequest], warmup_steps: int, folder: str, stdout: int | None
+) -> int:
+    """Run the command once for one or several captures, and return its exit code."""
+    first = dataclasses.replace(requests[0], warmup_steps=warmup_steps, then=list(requests[1:]))
+    return run_attached(command, first, folder, stdout)
+
+
+def _heard(requests: Sequence[CaptureRequest]) -> tuple[list[CaptureReply], list[Seen]]:
+    """Return what the processes of a run have replied, and what those have seen that recorded nothing."""
+    replies = [reply for request in requests for reply in read_replies(request)]
+    return replies, [seen for request in requests for seen in read_seen(request)]
 
 
 def _recorded(replies: Sequence[CaptureReply]) -> bool:
@@ -254,6 +273,17 @@ def run_attached(command: Sequence[str], request: CaptureRequest, folder: str, s
     return _SIGNALLED - code if code < 0 else code
 
 
+def _times(launch: Launch) -> str:
+    n = len(launch.captures)
+    return (
+        "once for each capture"
+        if not any("," in run for run in launch.captures)
+        else "once"
+        if n == 1
+        else f"{n} times"
+    )
+
+
 def _publish(
     writer: RecordingWriter,
     replies: Sequence[CaptureReply],
@@ -273,7 +303,7 @@ def _publish(
         if reply.failure:
             notes.append(f"The recorder failed in rank {reply.rank}: {reply.failure}")
     counted = next((a.step_kind for a in replies if a.step_kind), StepKind.CALLS)
-    notes.append(f"Recorded from outside: steps are {counted}; the command ran once for each capture.")
+    notes.append(f"Recorded from outside: steps are {counted}; the command ran {_times(launch)}.")
     missing = [name for name in wanted if name not in {c.kind for c in captures}]
     if warmup_steps < launch.warmup_steps:
         notes.append(

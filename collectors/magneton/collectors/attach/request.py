@@ -103,6 +103,7 @@ class CaptureRequest:
         stacks: Python stacks in the profile.
         sensors: sensors to read; None: all there are.
         repeat: what to repeat, where that is what is asked.
+        then: captures that follow in the same run of the program, one after the other.
     """
 
     capture: str
@@ -113,6 +114,7 @@ class CaptureRequest:
     stacks: bool = True
     sensors: list[str] | None = None
     repeat: RepeatRequest | None = None
+    then: list[CaptureRequest] = field(default_factory=list)
 
     def encode(self) -> str:
         """Return it as text for the environment."""
@@ -129,7 +131,8 @@ class CaptureRequest:
         if repeat is not None:
             regions = [Region(**region) for region in repeat.pop("regions")]
             repeat = RepeatRequest(regions=regions, **repeat)
-        return cls(**asked, repeat=repeat)
+        then = [cls(**later) for later in asked.pop("then")]
+        return cls(**asked, repeat=repeat, then=then)
 
     def failure(self, error: Exception) -> str:
         """Return an error inside the command in words. The directory of the raw files is left out: it is gone when one reads them."""

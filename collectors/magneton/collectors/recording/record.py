@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, overload
 
+from magneton.collectors.marks import step
 from magneton.collectors.recording.recorder import Recorder
 from magneton.collectors.torch.profile import TorchProfile
 from magneton.schemas.errors import UsageError
@@ -117,3 +118,6 @@ def record(
         )
     profile = TorchProfile(warmup_steps=warmup_steps, steps=steps, stacks=stacks)
     return Recorder(path, profile, label=label, system=system, workload=workload, overwrite=overwrite, settings=True)
+
+
+record.step = step  # type: ignore[attr-defined]

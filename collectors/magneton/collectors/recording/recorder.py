@@ -8,6 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
+from magneton.collectors import marks
 from magneton.collectors.observed import Capture, Device
 from magneton.collectors.recording.remarks import SCRUBBED
 from magneton.collectors.recording.versions import versions
@@ -114,6 +115,7 @@ class Recorder:
         except BaseException:
             self._writer.discard()
             raise
+        marks.enter(self)
         return self
 
     def step(self) -> None:
@@ -130,6 +132,7 @@ class Recorder:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        marks.leave(self)
         try:
             self._finish(error)
         except BaseException as failure:
