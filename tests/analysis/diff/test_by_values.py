@@ -11,12 +11,13 @@ from tests.support.value_programs import Program
 
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
-from magneton.analysis.diff.by_values import ValueSide, _placed, load_values
-from magneton.analysis.diff.fill import fill
+from magneton.analysis.diff.by_values import _placed, load_values
 from magneton.analysis.diff.regions import RawRegion, is_coarse
 from magneton.analysis.diff.rollup import rollups
-from magneton.analysis.diff.value_notes import value_notes
+from magneton.analysis.values.fill import fill
+from magneton.analysis.values.join import ValueSide
 from magneton.analysis.values.match import match_values
+from magneton.analysis.values.notes import value_notes
 from magneton.schemas.kinds import Evidence
 
 BY_VALUE = frozenset({Evidence.VALUES})
