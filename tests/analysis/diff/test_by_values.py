@@ -11,12 +11,13 @@ from tests.support.value_programs import Program
 
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node, Work
-from magneton.analysis.diff.by_values import ValueSide, _placed, load_values
-from magneton.analysis.diff.fill import fill
+from magneton.analysis.diff.by_values import _placed, load_values
 from magneton.analysis.diff.regions import RawRegion, is_coarse
 from magneton.analysis.diff.rollup import rollups
-from magneton.analysis.diff.value_notes import value_notes
+from magneton.analysis.values.fill import fill
+from magneton.analysis.values.join import ValueSide
 from magneton.analysis.values.match import match_values
+from magneton.analysis.values.notes import value_notes
 from magneton.schemas.kinds import Evidence
 
 BY_VALUE = frozenset({Evidence.VALUES})
@@ -203,7 +204,10 @@ def test_a_lost_second_input_is_said() -> None:
 
 
 class Captured:
-    """A recording with captures of values: (name, input) each, of one operator that is named after them."""
+    """A recording with captures of values: (name, input) each, of one operator that is named after them.
+
+    On input ``more`` the program defines one value more.
+    """
 
     def __init__(self, *captures: tuple[str, str | None]) -> None:
         from magneton.schemas.tables.run import CAPTURES, OPS, TENSORS, USES
@@ -215,6 +219,7 @@ class Captured:
             "tensors": [k | {"tensor_id": n, "numel": 4} for n, k in enumerate(keys)],
             "uses": [],
         }
+        rows["tensors"] += [k | {"tensor_id": 100, "numel": 4} for k in keys if k["input_id"] == "more"]
         schemas = {"captures": CAPTURES, "ops": OPS, "tensors": TENSORS, "uses": USES}
         self._tables = {n: pa.Table.from_pylist(r, schema=schemas[n].arrow_schema()) for n, r in rows.items()}
 
@@ -240,3 +245,11 @@ def test_two_inputs_of_one_phase_are() -> None:
     a, b = Captured(("values", "0"), ("values", "1")), Captured(("values", None), ("values", None))
     assert chosen(a, b) == [("values/0", True, "values/None", False)]
     assert load_values(a, 0, Captured(), 0) == []  # type: ignore[arg-type]
+
+
+def test_a_second_input_that_defines_other_values_is_lost() -> None:
+    a, b = Captured(("values", "0"), ("values", "more")), Captured(("values", "0"))
+    ((one, other),) = load_values(a, 0, b, 0)  # type: ignore[arg-type]
+    assert one.graph.second is None
+    assert one.graph.lost_second == (1, 2)
+    assert other.graph.lost_second is None

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 
 from magneton.analysis.align.matcher import Correspondence
 from magneton.analysis.align.tree import Node
-from magneton.analysis.diff.fill import fill
 from magneton.analysis.diff.regions import is_coarse
 from magneton.analysis.recording import Needs, Recording
-from magneton.analysis.values.graph import ValueGraph, from_tables
-from magneton.analysis.values.join import join_calls
+from magneton.analysis.values.fill import fill
+from magneton.analysis.values.graph import from_tables
+from magneton.analysis.values.join import ValueSide, join_calls
 from magneton.analysis.values.match import ValueMatch
 from magneton.schemas.kinds import CaptureKind, Evidence
 
@@ -29,16 +29,6 @@ _OP_COLUMNS = (
 )  # fmt: skip
 # What this module asks of a recording that holds a capture of values.
 NEEDS: Needs = {"ops": _OP_COLUMNS, "tensors": None, "uses": None}
-
-
-@dataclass
-class ValueSide:
-    """The capture of values of one recording."""
-
-    recording: Recording
-    rank: int
-    graph: ValueGraph
-    rows: list[dict[str, Any]]
 
 
 @dataclass

@@ -30,11 +30,11 @@ from magneton.analysis.diff.missing import mark_missing
 from magneton.analysis.diff.regions import build
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, align, work_time_ns
-from magneton.analysis.diff.value_notes import value_notes
 from magneton.analysis.energy.measure.basis import need_same_basis
 from magneton.analysis.host import timeline
 from magneton.analysis.recording import Recording
 from magneton.analysis.values.match import match_values
+from magneton.analysis.values.notes import value_notes
 from magneton.schemas.documents.diff import Note, work_name
 from magneton.schemas.kinds import CaptureKind, Method, Unit
 

@@ -8,14 +8,27 @@ common subsequence on names and shapes.
 from __future__ import annotations
 
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from magneton.analysis.align.sequence import heaviest_common_subsequence
+from magneton.analysis.recording import Recording
+from magneton.analysis.values.graph import ValueGraph
 
 # A call whose shapes differ (or were not recorded) still joins by name, at less weight.
 _NAME_ONLY = 0.6
+
+
+@dataclass
+class ValueSide:
+    """The capture of values of one recording."""
+
+    recording: Recording
+    rank: int
+    graph: ValueGraph
+    rows: list[dict[str, Any]]
 
 
 def join_calls(values: list[dict[str, Any]], profile: list[dict[str, Any]]) -> dict[int, int]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
-from magneton.analysis.diff.by_values import ValueSide
 from magneton.analysis.values.graph import MIN_NUMEL
+from magneton.analysis.values.join import ValueSide
 from magneton.analysis.values.match import ValueMatch
 from magneton.schemas.documents.diff import Note
 from magneton.schemas.kinds import OpFlag
