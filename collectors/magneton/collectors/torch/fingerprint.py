@@ -144,7 +144,7 @@ class Fingerprint:
         if not self._new("signature", tuple(view.ordered.shape)):
             return []
         # Columns of further arrangements are hardly ever parts of anything.
-        found = signatures_of(view, holes=stats.holes, columns=not self._n_signed)
+        found = signatures_of(view, holes=bool(stats.holes), columns=not self._n_signed)
         self._n_signed += 1
         known = {(key, len(numbers)) for key, numbers in self.signatures}
         return [(key, numbers) for key, numbers in found if (key, len(numbers)) not in known]
