@@ -25,6 +25,8 @@ MIN_BITS = 30.0
 N_ANCHORS = 8
 # An anchor that is near to more slices than this says nothing. Candidates of one comparison in memory at once.
 _CROWDED, _MAX_CANDIDATES = 256, 1 << 21
+# A few numbers cannot tell slices apart at a wide tolerance. Values of single precision differ by far less than this anyway.
+_WIDEST, _COARSE_NOISE = 1e-3, 1e-5
 # Axes of a slice, number of slices, and which of the entries that share both.
 _Form = tuple[str, int, int]
 
@@ -105,6 +107,8 @@ def signed_values(prints: Fingerprints, side: int, definitions: dict[int, list[i
     found: dict[str, list[Signed]] = defaultdict(list)
     for first, same in definitions.items():
         tolerance, noise = float(groups.tolerance[first]), float(groups.noise[first])
+        if noise < _COARSE_NOISE:
+            tolerance = min(tolerance, _WIDEST)
         seen: set[_Form] = set()
         for member in (m for group in same for m in graph.members[group]):
             entries = _by_form(values.signatures.of(member))
