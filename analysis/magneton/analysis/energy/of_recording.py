@@ -61,7 +61,7 @@ def energy_of(recording: Recording, tool: str, calibration: Calibration | None =
         raise InsufficientPowerDataError(
             "holds no power of a GPU",
             path=recording.directory,
-            remedy="normalize it with --power LOG, or record with a sensor",
+            remedy="give the log to `magneton normalize TRACE --power LOG`, or record with a sensor",
         )
     kernels = recording.table("kernels", _KERNEL_COLUMNS)
     kernels = kernels.filter(pc.and_(pc.is_valid(kernels["ts_ns"]), pc.is_valid(kernels["dur_ns"])))

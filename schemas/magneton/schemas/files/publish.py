@@ -96,14 +96,17 @@ def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> It
     """
     leftovers.tidy(target, last)
     _refuse_occupied(target, last, overwrite=overwrite)
+    staging: Path | None = None
     with contextlib.ExitStack() as stack:
         try:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            staging = stack.enter_context(leftovers.staging_directory(target))
-        except OSError as error:
-            raise failed(error, target) from error
-        stack.enter_context(speaking_of(target, staging))
-        try:
+            try:
+                target.parent.mkdir(parents=True, exist_ok=True)
+                # Once it exists its name is known here, so that whatever comes next removes it.
+                with uninterrupted():
+                    staging = stack.enter_context(leftovers.staging_directory(target))
+            except OSError as error:
+                raise failed(error, target) from error
+            stack.enter_context(speaking_of(target, staging))
             LOG.debug("%s: built beside it, under another name", target)
             yield staging
             if not (staging / last).is_file():
@@ -114,8 +117,9 @@ def publish_directory(target: Path, *, last: str, overwrite: bool = False) -> It
                 _put_in_place(staging, target)
             LOG.info("%s: published", target)
         except BaseException:
-            with uninterrupted():
-                shutil.rmtree(staging, ignore_errors=True)
+            if staging is not None:
+                with uninterrupted():
+                    shutil.rmtree(staging, ignore_errors=True)
             raise
 
 
