@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from magneton.analysis.align.comparable import find_scale
-from magneton.analysis.align.kernel_names import short_kernel_name
 from magneton.analysis.align.matcher import Correspondence, Matcher
 from magneton.analysis.align.similarity import Similarity, overlap
 from magneton.analysis.align.tree import Interner, Node, Work, freeze
 from magneton.analysis.device.busy import equal_share
+from magneton.analysis.device.kernel_names import short_kernel_name
 
 _COUNTER = iter(range(10**9))
 

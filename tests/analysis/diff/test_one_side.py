@@ -9,7 +9,7 @@ from tests.analysis.diff.test_diff import model, powered
 from tests.analysis.diff.test_diff_bare_energy import bare
 from tests.support.small_recording import write_recording
 
-from magneton.analysis.diff.ledger import ledgers_by_step
+from magneton.analysis.diff.joules.ledger import ledgers_by_step
 from magneton.analysis.recording import Recording
 from magneton.flows import MagnetonError, Measurement, measure
 from magneton.schemas.documents.measure import Quantity

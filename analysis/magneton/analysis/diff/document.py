@@ -16,14 +16,14 @@ from magneton.analysis.align.work import Side, Step, total_work
 from magneton.analysis.diff.accounts.device_time import Unplaced, device_time
 from magneton.analysis.diff.accounts.host_rows import host_docs
 from magneton.analysis.diff.checks import devices, obstacle, same_devices
-from magneton.analysis.diff.conditions import obstacle_of
-from magneton.analysis.diff.energy import SideEnergy
 from magneton.analysis.diff.findings import Gate, find
-from magneton.analysis.diff.ledger import ledgers
+from magneton.analysis.diff.joules.conditions import obstacle_of
+from magneton.analysis.diff.joules.energy import SideEnergy
+from magneton.analysis.diff.joules.ledger import ledgers
+from magneton.analysis.diff.joules.served import served
 from magneton.analysis.diff.missing import Missing
 from magneton.analysis.diff.regions import MAX_ALIGNED_SHARE, RawRegion, amount, region_docs
 from magneton.analysis.diff.rollup import rollups
-from magneton.analysis.diff.served import served
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.diff.stratum import Aligned, spread, totals, work_time_ns
 from magneton.schemas.documents.diff import (

@@ -10,8 +10,8 @@ from statistics import mean, stdev
 from magneton.analysis.align.steps import choose_steps, usable_steps
 from magneton.analysis.align.tree import Interner
 from magneton.analysis.align.work import Step, load_side, total_work
-from magneton.analysis.diff.energy import side_energy
-from magneton.analysis.diff.ledger import ledgers_by_step
+from magneton.analysis.diff.joules.energy import side_energy
+from magneton.analysis.diff.joules.ledger import ledgers_by_step
 from magneton.analysis.diff.settings import DiffSettings
 from magneton.analysis.energy.t_distribution import t_quantile
 from magneton.analysis.recording import Recording

@@ -9,7 +9,7 @@ from magneton.analysis.align.steps import choose_steps, same_loop, usable_steps
 from magneton.analysis.align.tree import Interner
 from magneton.analysis.align.work import Side, host_names, load_side
 from magneton.analysis.device import lost
-from magneton.analysis.diff import by_values, energy, ledger
+from magneton.analysis.diff import by_values
 from magneton.analysis.diff.accounts.device_time import unplaced
 from magneton.analysis.diff.accounts.host_rows import host_rows
 from magneton.analysis.diff.by_values import MIN_JOINED, correspond, load_values
@@ -23,9 +23,10 @@ from magneton.analysis.diff.checks import (
     same_recording,
     units_of,
 )
-from magneton.analysis.diff.conditions import condition_notes, conditions
 from magneton.analysis.diff.document import Compared, ComparedSide, DiffResult, build_result, coverage_of
-from magneton.analysis.diff.energy import SideEnergy, energy_notes, side_energy
+from magneton.analysis.diff.joules import energy, ledger
+from magneton.analysis.diff.joules.conditions import condition_notes, conditions
+from magneton.analysis.diff.joules.energy import SideEnergy, energy_notes, side_energy
 from magneton.analysis.diff.missing import mark_missing
 from magneton.analysis.diff.regions import build
 from magneton.analysis.diff.settings import DiffSettings

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.align.tree import KernelJoules
-from magneton.analysis.diff.bare_energy import bare_steps, share_bare
+from magneton.analysis.diff.joules.bare_energy import bare_steps, share_bare
 from magneton.analysis.energy import machine
 from magneton.analysis.energy.attribute import attribute
 from magneton.analysis.energy.machine import devices_of, power_of, steps_of
