@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.text import Text
 
-from magneton.analysis.report.summary import Block
+from magneton.analysis.report.blocks import Block
 from magneton.flows.display import plain, rich_table, text_of
 from magneton.schemas.errors import printable
 from magneton.schemas.files.publish import publish_file

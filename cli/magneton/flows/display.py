@@ -17,7 +17,7 @@ from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
-from magneton.analysis.report.summary import Block
+from magneton.analysis.report.blocks import Block
 from magneton.schemas.errors import printable
 
 

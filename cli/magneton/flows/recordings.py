@@ -12,7 +12,7 @@ import msgspec
 
 from magneton.analysis.query import OpenRun, Recordings, Result
 from magneton.analysis.recording import TABLES_DIR
-from magneton.analysis.report.summary import Block
+from magneton.analysis.report.blocks import Block
 from magneton.schemas.manifest import MANIFEST_NAME, read_manifest
 from magneton.schemas.tables.columns import Table
 from magneton.schemas.tables.diff import DIFF_TABLES

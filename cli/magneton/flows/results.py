@@ -14,7 +14,8 @@ from rich.console import Group
 
 from magneton.analysis.query import Recordings
 from magneton.analysis.recording import Recording
-from magneton.analysis.report.summary import Block, blocks, duration, energy, statements
+from magneton.analysis.report.blocks import Block, duration, energy
+from magneton.analysis.report.summary import blocks, statements
 from magneton.flows.display import html_blocks, rich_blocks
 from magneton.flows.prepared import with_tables
 from magneton.flows.recordings import describe, facts

@@ -14,7 +14,7 @@ from magneton.analysis.align.matcher import Correspondence, Matcher
 from magneton.analysis.align.similarity import Similarity, overlap
 from magneton.analysis.align.tree import Interner, Node, Work, freeze
 from magneton.analysis.device.busy import equal_share
-from magneton.analysis.device.kernel_names import short_kernel_name
+from magneton.analysis.names import short_kernel_name
 
 _COUNTER = iter(range(10**9))
 

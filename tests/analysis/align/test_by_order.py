@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.analysis.align.test_align_matcher import match, op
 
 from magneton.analysis.align.matcher import Correspondence
-from magneton.analysis.align.tree import Node, stable_name
+from magneton.analysis.align.tree import Node
+from magneton.analysis.names import stable_name
 
 BLOCK = [
     "layer_norm",

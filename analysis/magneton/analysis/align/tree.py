@@ -6,7 +6,6 @@ would disturb the alignment. Only leaves carry work. On a CPU the work is the ex
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -14,24 +13,6 @@ import numpy as np
 import numpy.typing as npt
 
 Shape = tuple[tuple[int, ...], ...]
-
-_ADDRESS = re.compile(r"(?<![0-9a-zA-Z])0[xX][0-9a-fA-F]{4,}")
-# Hashes of generated code: 51 letters of base 32 after a c (Inductor's kernels) or an f (its graphs), or eight and more hexadecimal digits of which
-# one is a letter and one is not (graphs, engines). Names of number formats that follow one another look alike and are none.
-_HASH = re.compile(
-    r"(?<![0-9a-zA-Z])(?!(?:e4m3|e5m2|bf16|f8|f16|f32|f64){2,}(?![0-9a-zA-Z]))"
-    r"(?:[cf][a-z2-7]{50,52}|f?(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,})(?![0-9a-zA-Z])"
-)
-
-
-def stable_name(name: str) -> str:
-    """Return a name without what is another in every run: addresses of objects, hashes of generated code.
-
-    Example: ``triton_poi_fused_add_0_c3af...`` of two runs is one kernel, ``<function f at 0x7f...>`` one function.
-    """
-    if "0x" in name or "0X" in name:
-        name = _ADDRESS.sub("0x...", name)
-    return _HASH.sub("#", name) if len(name) >= 8 else name
 
 
 class KernelJoules(NamedTuple):

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from magneton.analysis.align.tree import KernelJoules, Node, Shape, Work, stable_name
+from magneton.analysis.align.tree import KernelJoules, Node, Shape, Work
 from magneton.analysis.device.busy import equal_share
 from magneton.analysis.device.collectives import waiting_times
-from magneton.analysis.device.kernel_names import short_kernel_name
 from magneton.analysis.device.left_out import LeftOut
 from magneton.analysis.device.lost import Lost, lost_launches
 from magneton.analysis.host.computing import computing_names
 from magneton.analysis.host.timeline import HostTime, Timeline, Windows
+from magneton.analysis.names import short_kernel_name, stable_name
 from magneton.analysis.recording import Needs, Recording
 from magneton.schemas.kinds import Activity, KernelClass, Reason
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from magneton.analysis.device.kernel_names import short_kernel_name
+from magneton.analysis.names import short_kernel_name
 from magneton.analysis.recording import Recording
 from magneton.schemas.kinds import Activity, KernelClass
 

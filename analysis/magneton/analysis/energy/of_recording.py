@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from magneton.analysis.energy.attribute import is_simulated
-from magneton.analysis.energy.measure.devices import map_devices
+from magneton.analysis.energy.machine import devices_of, line_of, power_of, steps_of
 from magneton.analysis.energy.measure.totals import SensorSeries, series_of
 from magneton.analysis.energy.sensor_model.known import known_sensor
 from magneton.analysis.energy.sensor_model.sensor import Calibration
@@ -32,7 +32,7 @@ from magneton.schemas.kinds import DeviceKind, Flag, PowerField, StepKind
 
 _FIELDS = (PowerField.POWER_INSTANT, PowerField.POWER, PowerField.POWER_AVERAGE)
 _STEP_COLUMNS = ("ts_ns", "dur_ns", "kind", "phase", "context_tokens", "generation_tokens", "capture", "rank")
-_KERNEL_COLUMNS = ("ts_ns", "dur_ns", "device", "capture")
+_KERNEL_COLUMNS = ("ts_ns", "dur_ns", "device", "capture", "rank")
 _LEAST_REST_S = 0.5
 
 
@@ -55,7 +55,8 @@ def energy_of(recording: Recording, tool: str, calibration: Calibration | None =
     Raises:
         InsufficientPowerDataError: no power of a GPU was read, nothing ran while it was, or a reading cannot be given to a device.
     """
-    power = recording.table("power")
+    ranks = recording.ranks()
+    power = power_of(recording, ranks[0])
     series = [s for s in series_of(power, _FIELDS) if s.device_kind == DeviceKind.GPU]
     if not series:
         raise InsufficientPowerDataError(
@@ -63,32 +64,29 @@ def energy_of(recording: Recording, tool: str, calibration: Calibration | None =
             path=recording.directory,
             remedy="give the log to `magneton normalize TRACE --power LOG`, or record with a sensor",
         )
-    kernels = recording.table("kernels", _KERNEL_COLUMNS)
-    kernels = kernels.filter(pc.and_(pc.is_valid(kernels["ts_ns"]), pc.is_valid(kernels["dur_ns"])))
     zero_ns = min(int(s.samples.t_ns[0]) for s in series if len(s.samples.t_ns))
-    steps = _steps(recording, series, zero_ns)
+    steps = _steps(recording, ranks[0], series, zero_ns)
     if not steps:
         raise InsufficientPowerDataError(
             "no step lies in the time of the power log", path=recording.directory, remedy="check the clock of the log"
         )
-    numbers = sorted(n for n in pc.unique(kernels["device"]).to_pylist() if n is not None)
-    mapping = map_devices((s.device_id for s in series), used=numbers)
-    of_device = {sensor_id: number for number, sensor_id in mapping.ids.items()}
+    work = _work(recording, ranks, power, zero_ns)
     names = {d.index: d.name for d in recording.manifest.devices if d.kind == DeviceKind.GPU}
     rows: list[EnergyRow] = []
     sensors: list[SensorDoc] = []
-    notes = [Note(code, "which GPU of the log is which device of the trace is assumed") for code in mapping.warnings]
+    notes = [Note(code, "which GPU of the log is which device of the trace is assumed") for code in work.warnings]
     for device_id in sorted({s.device_id or "" for s in series}):
-        number = of_device.get(device_id, next(iter(mapping.ids)) if len(mapping.ids) == len(series) == 1 else None)
+        numbers = work.numbers.get(device_id, set())
         own = [s for s in series if (s.device_id or "") == device_id]
-        name = names.get(number) or next((n for n in names.values() if len(names) == 1), None)
-        one = _device(own, kernels, number, zero_ns, name, calibration)
+        name = next((names[n] for n in numbers if n in names), None)
+        if name is None and len(names) == 1:
+            name = next(iter(names.values()))
+        one = _device(own, work.busy_s.get(device_id), zero_ns, name, calibration)
         if one is None:
             notes.append(Note("too_few_readings", f"device {device_id or '-'}: fewer than three readings of its power"))
             continue
         found, chosen = one
-        used = number is not None or not numbers
-        if not used:
+        if work.numbers and not numbers:
             notes.append(
                 Note("device_not_used", f"device {device_id}: the trace shows no work on it; its energy stands apart")
             )
@@ -98,6 +96,38 @@ def energy_of(recording: Recording, tool: str, calibration: Calibration | None =
         notes.append(Note(Flag.SIMULATED, "the power is simulated, and so is every joule"))
     manifest = recording.manifest
     return EnergyDocument(manifest.run_id, manifest.label, tool, rows, sensors, notes)
+
+
+@dataclass
+class _Work:
+    """What ran on each GPU of the log: its numbers in the trace, and when it was busy, s."""
+
+    numbers: dict[str, set[int]]
+    busy_s: dict[str, Array]
+    warnings: list[str]
+
+
+def _work(recording: Recording, ranks: list[int], power: pa.Table, zero_ns: int) -> _Work:
+    """Return what all ranks ran, on the time line of the first."""
+    line = line_of(recording, ranks[0])
+    numbers: dict[str, set[int]] = defaultdict(set)
+    busy: dict[str, list[Array]] = defaultdict(list)
+    warnings: set[str] = set()
+    for rank in ranks:
+        kernels = recording.of_rank("kernels", rank, _KERNEL_COLUMNS)
+        kernels = kernels.filter(pc.and_(pc.is_valid(kernels["ts_ns"]), pc.is_valid(kernels["dur_ns"])))
+        used = sorted(n for n in pc.unique(kernels["device"]).to_pylist() if n is not None)
+        mapping = devices_of(recording, rank, power, used)
+        warnings |= set(mapping.warnings)
+        own_line = line_of(recording, rank)
+        shift = 0 if line is None or own_line is None else own_line - line
+        for number in used:
+            own = kernels.filter(pc.equal(kernels["device"], number))
+            start = (own["ts_ns"].to_numpy() + shift - zero_ns) / 1e9
+            sensor_id = mapping.ids[number] or ""
+            numbers[sensor_id].add(number)
+            busy[sensor_id].append(np.stack([start, start + own["dur_ns"].to_numpy() / 1e9], axis=1))
+    return _Work(dict(numbers), {key: np.concatenate(parts) for key, parts in busy.items()}, sorted(warnings))
 
 
 def read_calibration(path: Path) -> Calibration:
@@ -118,10 +148,12 @@ def read_calibration(path: Path) -> Calibration:
     return Calibration(found.gain, found.offset_w, found.gain_sd, found.offset_sd_w, found.correlation, found.source)
 
 
-def _steps(recording: Recording, series: list[SensorSeries], zero_ns: int) -> list[_Step]:
-    """Return the steps that ran while the power was read; bare ones where the bare program was measured."""
-    table = recording.table("steps", _STEP_COLUMNS)
-    rows = [r for r in table.to_pylist() if r["ts_ns"] is not None and r["dur_ns"]]
+def _steps(recording: Recording, rank: int, series: list[SensorSeries], zero_ns: int) -> list[_Step]:
+    """Return the steps of a rank that ran while the power was read; bare ones where the bare program was measured.
+
+    Of several ranks the steps run at once; those of one stand for all.
+    """
+    rows = [r for r in steps_of(recording, rank, _STEP_COLUMNS).to_pylist() if r["ts_ns"] is not None and r["dur_ns"]]
     first = min(int(s.samples.t_ns[0]) for s in series)
     last = max(int(s.samples.t_ns[-1]) for s in series)
     seen = [r for r in rows if r["ts_ns"] < last and r["ts_ns"] + r["dur_ns"] > first]
@@ -129,8 +161,6 @@ def _steps(recording: Recording, series: list[SensorSeries], zero_ns: int) -> li
     steps = [
         _Step((r["ts_ns"] - zero_ns) / 1e9, (r["ts_ns"] + r["dur_ns"] - zero_ns) / 1e9, r["phase"], _tokens(r))
         for r in bare or seen
-        # Of several ranks the steps run at once; one of them stands for all.
-        if (r["rank"] or 0) == min((x["rank"] or 0) for x in bare or seen)
     ]
     return sorted(steps, key=lambda s: s.start_s)
 
@@ -141,27 +171,17 @@ def _tokens(row: dict[str, Any]) -> int | None:
 
 
 def _device(
-    series: list[SensorSeries],
-    kernels: pa.Table,
-    number: int | None,
-    zero_ns: int,
-    name: str | None,
-    calibration: Calibration | None,
+    series: list[SensorSeries], busy_s: Array | None, zero_ns: int, name: str | None, calibration: Calibration | None
 ) -> tuple[DeviceEnergy, SensorSeries] | None:
     chosen = min(series, key=lambda s: (_FIELDS.index(PowerField(s.field)), -len(s.samples.t_ns)))
     t_s: Array = (chosen.samples.t_ns - zero_ns) / 1e9
-    own = kernels.filter(pc.equal(kernels["device"], number)) if number is not None else kernels.slice(0, 0)
-    busy = None
-    if own.num_rows:
-        start = (own["ts_ns"].to_numpy() - zero_ns) / 1e9
-        busy = np.stack([start, start + own["dur_ns"].to_numpy() / 1e9], axis=1)
+    if busy_s is not None:
         # Kernels of another capture than the power log's say nothing of what ran while the power was read.
-        busy = busy[(busy[:, 1] > t_s[0]) & (busy[:, 0] < t_s[-1])]
-        busy = busy if len(busy) else None
+        busy_s = busy_s[(busy_s[:, 1] > t_s[0]) & (busy_s[:, 0] < t_s[-1])]
+        busy_s = busy_s if len(busy_s) else None
     try:
-        return DeviceEnergy(
-            t_s, chosen.samples.values, busy, known_sensor(name, chosen.field), calibration=calibration
-        ), chosen
+        sensor = known_sensor(name, chosen.field)
+        return DeviceEnergy(t_s, chosen.samples.values, busy_s, sensor, calibration=calibration), chosen
     except ValueError:
         return None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-from magneton.analysis.report.summary import Block, blocks, statements
+from magneton.analysis.report.blocks import Block
+from magneton.analysis.report.summary import blocks, statements
 from magneton.schemas.documents.diff import DiffDocument
 from magneton.schemas.errors import printable
 
