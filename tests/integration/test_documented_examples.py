@@ -28,7 +28,7 @@ def given_files(line: str, workplace: Path) -> None:
     """Make what one example needs before it can be typed."""
     if re.search(r"-o runs/a\b", line) and "normalize" in line:
         shutil.rmtree(workplace / "runs" / "a")
-    if "--power" in line:
+    if "--power" in line or "magneton energy" in line:
         case = ROOT / "tests" / "faults" / "cases" / "37-clock-domains"
         (workplace / "trace.json.gz").write_bytes(gzip.compress((case / "trace.json").read_bytes()))
         shutil.copy(case / "power_boottime.csv", workplace / "log.csv")
@@ -38,6 +38,11 @@ def given_files(line: str, workplace: Path) -> None:
         (workplace / "smi.csv").write_text("timestamp, index, name, power.draw [W]\n" + "\n".join(rows) + "\n")
         counts = {"completed": 1, "total_input_tokens": 4, "total_output_tokens": 4, "duration": 1.0}
         (workplace / "result.json").write_text(json.dumps({"model_id": "model", **counts}))
+    if "magneton energy" in line:
+        shutil.rmtree(workplace / "runs" / "a")
+        typed("magneton normalize trace.json.gz --power smi.csv --tz Europe/London -o runs/a", workplace)
+        scale = {"gain": 0.96, "gain_sd": 0.004, "offset_w": -2.4, "offset_sd_w": 0.5, "correlation": -0.4}
+        (workplace / "cal.json").write_text(json.dumps({**scale, "source": "a meter"}))
     if "out/a-vs-b" in line:
         typed("magneton diff runs/a runs/b -o out/a-vs-b", workplace)
 

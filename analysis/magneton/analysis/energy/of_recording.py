@@ -65,12 +65,16 @@ def energy_of(recording: Recording, tool: str, calibration: Calibration | None =
             remedy="give the log to `magneton normalize TRACE --power LOG`, or record with a sensor",
         )
     zero_ns = min(int(s.samples.t_ns[0]) for s in series if len(s.samples.t_ns))
-    steps = _steps(recording, ranks[0], series, zero_ns)
+    work = _work(recording, ranks, power, zero_ns)
+    marked = _steps(recording, ranks[0], series, zero_ns)
+    # Without step marks the time from the first kernel to the end of the last is the run.
+    steps = marked or _whole(work, series, zero_ns)
     if not steps:
         raise InsufficientPowerDataError(
-            "no step lies in the time of the power log", path=recording.directory, remedy="check the clock of the log"
+            "no step and no kernel lies in the time of the power log",
+            path=recording.directory,
+            remedy="check the clock of the log",
         )
-    work = _work(recording, ranks, power, zero_ns)
     names = {d.index: d.name for d in recording.manifest.devices if d.kind == DeviceKind.GPU}
     rows: list[EnergyRow] = []
     sensors: list[SensorDoc] = []
@@ -90,7 +94,7 @@ def energy_of(recording: Recording, tool: str, calibration: Calibration | None =
             notes.append(
                 Note("device_not_used", f"device {device_id}: the trace shows no work on it; its energy stands apart")
             )
-        rows += _rows(device_id, found, steps)
+        rows += _rows(device_id, found, steps, marked=bool(marked))
         sensors.append(_sensor(device_id, name, chosen, found, is_simulated(power)))
     if any(sensor.simulated for sensor in sensors):
         notes.append(Note(Flag.SIMULATED, "the power is simulated, and so is every joule"))
@@ -148,6 +152,16 @@ def read_calibration(path: Path) -> Calibration:
     return Calibration(found.gain, found.offset_w, found.gain_sd, found.offset_sd_w, found.correlation, found.source)
 
 
+def _whole(work: _Work, series: list[SensorSeries], zero_ns: int) -> list[_Step]:
+    """Return the time in which kernels ran while the power was read, as one step."""
+    last_s = (max(int(s.samples.t_ns[-1]) for s in series) - zero_ns) / 1e9
+    busy = [one[(one[:, 1] > 0) & (one[:, 0] < last_s)] for one in work.busy_s.values()]
+    seen = [one for one in busy if len(one)]
+    if not seen:
+        return []
+    return [_Step(min(float(one[:, 0].min()) for one in seen), max(float(one[:, 1].max()) for one in seen), None, None)]
+
+
 def _steps(recording: Recording, rank: int, series: list[SensorSeries], zero_ns: int) -> list[_Step]:
     """Return the steps of a rank that ran while the power was read; bare ones where the bare program was measured.
 
@@ -186,11 +200,12 @@ def _device(
         return None
 
 
-def _rows(device: str, found: DeviceEnergy, steps: list[_Step]) -> list[EnergyRow]:
+def _rows(device: str, found: DeviceEnergy, steps: list[_Step], *, marked: bool) -> list[EnergyRow]:
     first, last = steps[0].start_s, max(s.end_s for s in steps)
     rows = [_row(device, "run", None, 1, last - first, found.window(first, last))]
     made = [(step, found.window(step.start_s, step.end_s)) for step in steps]
-    rows.append(_mean(device, "step", None, made, len(made)))
+    if marked:
+        rows.append(_mean(device, "step", None, made, len(made)))
     by_phase: dict[str, list[tuple[_Step, WindowEnergy | None]]] = defaultdict(list)
     for step, window in made:
         if step.phase is not None:
