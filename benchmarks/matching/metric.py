@@ -197,7 +197,7 @@ class Truth:
                 same = is_concatenation(whole, pieces, tolerance, noise)
             else:
                 same = False
-            if not same and not (union and same_slices(*parts, tolerance, SHARE, noise)):
+            if not same and not (union and same_slices(*parts, tolerance, SHARE, noise, ordered=which == 0)):
                 return False
             known = True
         return known
