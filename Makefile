@@ -11,8 +11,10 @@ OUT ?=
 TEST_ARGS ?=
 # Test processes: one a core. Who has nothing left to do takes tests from another. PARALLEL= runs the tests one after the other in one process, e.g. for a debugger.
 PARALLEL ?= -n auto --dist worksteal
-# Their linear algebra runs in one thread each: threads that outnumber the cores wait for each other in busy loops. Tests that time
-# what they run (slow, torch, systems) run one after the other, so that no test disturbs the clock of another.
+# Tests with PyTorch share out whole files: a file imports and records what its tests share.
+BY_FILE ?= -n auto --dist loadfile
+# Their linear algebra runs in one thread each: threads that outnumber the cores wait for each other in busy loops. Other tests that
+# time what they run (slow, systems) run one after the other, so that no test disturbs the clock of another.
 test test-lowest: export OPENBLAS_NUM_THREADS := 1
 # Tests start some hundred processes. Compiled modules are kept for them, whatever the environment says.
 test test-lowest test-slow test-torch test-systems: export PYTHONDONTWRITEBYTECODE :=
@@ -55,7 +57,7 @@ test-slow: $(VENV)/.dev ## Run the slow tests
 
 .PHONY: test-torch
 test-torch: $(VENV)-torch/.ready ## Run the tests that need PyTorch, in an environment of their own (.venv-torch)
-	@$(VENV)-torch/bin/python -m pytest -m "torch and not slow" $(TEST_ARGS)
+	@$(VENV)-torch/bin/python -m pytest $(BY_FILE) -m "torch and not slow" $(TEST_ARGS)
 
 .PHONY: test-systems
 test-systems: $(VENV)-systems/.ready ## Run the tests that need JAX, ONNX Runtime, TensorFlow or pandas, in an environment of their own (.venv-systems)

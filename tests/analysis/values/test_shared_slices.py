@@ -7,6 +7,7 @@ import pytest
 from tests.support.value_programs import Program
 
 from magneton.analysis.values.match import MatchSettings, ValueMatch, match_values
+from magneton.analysis.values.signed import _counts
 from magneton.schemas.kinds import Evidence
 
 RNG = np.random.default_rng(11)
@@ -147,3 +148,12 @@ def test_recordings_without_signatures_are_matched_as_before() -> None:
         value.signatures = []
     assert match_values(p.graph(), q.graph()).unions == ()
     assert match_values(p.graph(), q.graph(), MatchSettings(unions=False)).unions == ()
+
+
+def test_sums_of_a_mask_are_no_evidence() -> None:
+    """Sums of zeros and ones agree by accident; sums of other numbers do not."""
+    rng = np.random.default_rng(0)
+    signs = rng.choice([-1.0, 1.0], (256, 4))
+    mask = (rng.random((128, 256)) < 0.9) / 0.9
+    assert _counts((mask @ signs).astype(np.float32))
+    assert not _counts((rng.normal(size=(128, 256)) @ signs).astype(np.float32))

@@ -476,10 +476,10 @@ def test_a_full_disk_inside_the_command_is_told_without_temporary_names(tmp_path
     done = run(
         """
         import errno, torch
-        from magneton.collectors.attach import sessions
+        from magneton.collectors.attach import torch_values_session
         def full(path, *args, **more):
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
-        sessions.write_tables = full
+        torch_values_session.keep_values = full
         net = torch.nn.Linear(4, 4)
         with torch.no_grad():
             for _ in range(6):

@@ -27,6 +27,8 @@ N_ANCHORS = 8
 _CROWDED, _MAX_CANDIDATES = 256, 1 << 21
 # A few numbers cannot tell slices apart at a wide tolerance. Values of single precision differ by far less than this anyway.
 _WIDEST, _COARSE_NOISE = 1e-3, 1e-5
+# Signatures with at least so many distinct numbers, all of them multiples of a step, up to so many steps, are those of a mask.
+_LEAST_STEPS, _MOST_STEPS = 3, 1e4
 # Axes of a slice, number of slices, and which of the entries that share both.
 _Form = tuple[str, int, int]
 
@@ -131,9 +133,23 @@ def signed_values(prints: Fingerprints, side: int, definitions: dict[int, list[i
                     (size[0], size[-1]),
                     int(groups.defined[first]),
                 )
-                if size[0] > 0 and len(made.anchors):
+                if size[0] > 0 and len(made.anchors) and not _counts(numbers):
                     found[key].append(made)
     return found
+
+
+def _counts(numbers: Rows) -> bool:
+    """Return whether the numbers are multiples of one step, as of masks: sums of 0 and 1 agree by accident.
+
+    Example: two draws of one dropout mask had more than half of their columns in common by their signatures.
+    """
+    found = np.unique(numbers.astype(np.float64))
+    gaps = np.diff(found)
+    gaps = gaps[gaps > 1e-4 * max(float(np.abs(found).max()), 1e-30)]
+    if len(gaps) < _LEAST_STEPS:
+        return False
+    steps = found / gaps.min()
+    return bool(np.abs(steps).max() < _MOST_STEPS and np.abs(steps - np.round(steps)).max() < 0.02)
 
 
 def _by_form(entries: list[tuple[str, Rows]]) -> dict[_Form, Rows]:
