@@ -65,7 +65,8 @@ def test_what_is_no_trace_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     ).stdout.split()
     assert said[0] in ("InputFormatError", "TruncatedInputError")
     assert float(said[1]) < 1.0
-    assert float(said[2]) < 55
+    # Well below 150 MB with what the program itself takes (about 60 MB); what was read varies by a few MB.
+    assert float(said[2]) < 65
 
 
 def test_a_large_member_beside_the_events_is_left_out_with_a_word() -> None:
