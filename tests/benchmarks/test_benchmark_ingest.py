@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from benchmarks.ingest.__main__ import measure
 from benchmarks.ingest.copies import repeat
 from benchmarks.ingest.kineto_trace import write
 from tests.support.normalized import Normalizer
@@ -45,9 +46,13 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
     for events in (700_000, 2_800_000):
         trace = tmp_path / f"{events}.json"
         count = write(trace, events)
-        result = measure("magneton", trace, count)
-        assert result is not None
-        peaks.append(result.peak_mb)
+        # A child begins with the peak of its parent, and a process of many tests is a large one.
+        alone = (
+            "from pathlib import Path; from benchmarks.ingest.__main__ import measure; "
+            f"print(measure('magneton', Path({str(trace)!r}), {count}).peak_mb)"
+        )
+        peak = subprocess.run([sys.executable, "-c", alone], capture_output=True, text=True, check=True).stdout
+        peaks.append(float(peak))
         trace.unlink()
     assert max(peaks) < 600
     assert peaks[1] - peaks[0] < 150

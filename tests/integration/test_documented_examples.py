@@ -60,6 +60,8 @@ def test_a_command_runs_as_printed(page: str, line: str, workplace: Path) -> Non
 @pytest.mark.parametrize(("page", "text"), programs(None))
 def test_python_runs_as_printed(page: str, text: str, workplace: Path) -> None:
     before = "import time\nwork = lambda: time.sleep(0.2)\n" if "work()" in text else ""
+    if "for batch in batches" in text:
+        before = "batches, update = range(3), str\n"
     done = saved(text, workplace, before)
     assert done.returncode == 0, f"{page}: {done.stderr}"
 

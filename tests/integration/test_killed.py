@@ -60,11 +60,13 @@ def traces_to_compare(folder: Path) -> None:
 PROGRAM = """
 from pathlib import Path
 from magneton.collectors.attach.request import CaptureReply, CaptureRequest
-from magneton.schemas.manifest import Capture
+from magneton.collectors.observed import Capture
 
 request = CaptureRequest.from_environment()
 file = request.directory(0) / "fake.pt.trace.json"
-file.write_text('{"traceEvents": []}')
+file.write_text(
+    '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}'
+)
 capture = Capture(name="profile", kind="profile", rank=0, source_format="kineto", file=str(file))
 CaptureReply(rank=0, captures=[capture], steps=5, step_kind="calls of an outermost module").write(request)
 """

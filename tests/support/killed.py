@@ -21,6 +21,7 @@ from typing import Any
 from magneton.analysis.report.registry import REPORTS
 from magneton.collectors import Recorder, Workload
 from magneton.collectors.attach.launch import Launch, record_command
+from magneton.collectors.observed import Device
 from magneton.flows.extras import ExtraFiles
 from magneton.flows.pairs import DiffSettings, compare
 from magneton.flows.prepared import with_tables
@@ -28,7 +29,7 @@ from magneton.flows.traces import normalize
 from magneton.schemas.documents.diff import DIFF_NAME, read_diff
 from magneton.schemas.files import publish as files
 from magneton.schemas.ids import sha256_file
-from magneton.schemas.manifest import Device, Manifest, read_manifest
+from magneton.schemas.manifest import Manifest, read_manifest
 from magneton.schemas.tables import parquet
 from magneton.schemas.tables.diff import DIFF_TABLES
 from magneton.schemas.tables.run import RUN_TABLES
@@ -96,6 +97,7 @@ class _Profile:
     """A profiler for a recorder: it writes one file."""
 
     source_format = "kineto"
+    operators = 1
 
     def start(self) -> None:
         """Do nothing."""
@@ -105,7 +107,9 @@ class _Profile:
     def export(self, directory: Path) -> Path:
         """Write the file."""
         file = directory / "fake.pt.trace.json"
-        file.write_text('{"traceEvents": []}')
+        file.write_text(
+            '{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 2}]}'
+        )
         return file
 
     def rank(self) -> int:

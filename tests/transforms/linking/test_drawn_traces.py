@@ -115,7 +115,7 @@ def test_tables_equal_the_oracle(events: list[Event]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=2000, deadline=None, suppress_health_check=CALM)
+@settings(max_examples=60, deadline=None, suppress_health_check=CALM)
 @given(events=traces())
 def test_tables_of_many_traces_equal_the_oracle(events: list[Event]) -> None:
     check(events)
