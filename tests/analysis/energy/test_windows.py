@@ -114,7 +114,8 @@ def test_what_is_less_than_measured_says_why() -> None:
     short = DeviceEnergy(*log, busy, known_sensor("RTX 3090", "power_instant")).window(3.0, 3.05)
     assert short is not None
     assert (short.label, short.warnings) == ("apportioned", ("window_shorter_than_sensor",))
-    blind = DeviceEnergy(*log, None, known_sensor("A100", "power_instant")).window(3.0, 5.0)
+    steps = np.array([[1.0, 9.0]])
+    blind = DeviceEnergy(*log, steps, known_sensor("A100", "power_instant"), timeline_known=False).window(3.0, 5.0)
     assert blind is not None
     assert "unseen_time" in blind.warnings
     unknown = DeviceEnergy(*log, busy, known_sensor("Test GPU", "power_instant")).window(3.0, 5.0)
@@ -135,7 +136,7 @@ def test_beyond_the_log_nothing_is_known() -> None:
     device = DeviceEnergy(*polled(t, power, 0.1), busy, known_sensor("RTX 3090", "power_instant"))
     assert device.window(30.0, 31.0) is None
     with pytest.raises(ValueError, match="2 readings"):
-        DeviceEnergy(np.array([0.0, 1.0]), np.array([1.0, 2.0]), None, known_sensor(None, "power"))
+        DeviceEnergy(np.array([0.0, 1.0]), np.array([1.0, 2.0]), np.zeros((0, 2)), known_sensor(None, "power"))
 
 
 # Recordings beside a meter, through normalize and energy.
@@ -211,6 +212,11 @@ def test_the_command(shared: Path, tmp_path: Path) -> None:
     assert narrow.sensors[0].scale_from == "a meter"
     widths = [(r.high_j or 0) - (r.low_j or 0) for r in narrow.rows if r.what == "run"]
     assert widths[0] < 0.2 * (document["rows"][0]["high_j"] - document["rows"][0]["low_j"])
+    other = json.loads(scale.read_text()) | {"device_name": "NVIDIA A100-PCIE-40GB"}
+    scale.write_text(json.dumps(other))
+    unused = energy_of(run, calibration=scale).document
+    assert unused.sensors[0].scale_from == "table"
+    assert "calibration_not_used" in {note.code for note in unused.notes}
     scale.write_text('{"gain": 0}')
     with pytest.raises(InputFormatError, match="is not a calibration"):
         energy_of(run, calibration=scale)

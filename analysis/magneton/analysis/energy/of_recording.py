@@ -44,13 +44,26 @@ class _Step:
     tokens: int | None
 
 
-def energy_of(recording: Recording, tool: str, calibration: Calibration | None = None) -> EnergyDocument:
+@dataclass(frozen=True)
+class Scale:
+    """Gain and offset of one sensor, and which one it is: its device and field, None where that is not stated."""
+
+    calibration: Calibration
+    device_name: str | None
+    field: str | None
+
+    def fits(self, device_name: str | None, field: str) -> bool:
+        """Return whether it may be the scale of a field of a device."""
+        return self.device_name in (None, device_name) and self.field in (None, field)
+
+
+def energy_of(recording: Recording, tool: str, scale: Scale | None = None) -> EnergyDocument:
     """Return the energy of every GPU whose power was read.
 
     Args:
         recording: a normalised recording with a power log.
         tool: name and version of the program, for the document.
-        calibration: gain and offset of the sensor; without it the table of known sensors and its uncertainty count.
+        scale: gain and offset of a sensor. Others, and all without it, have those of the table of known sensors, with its uncertainty.
 
     Raises:
         InsufficientPowerDataError: no power of a GPU was read, nothing ran while it was, or a reading cannot be given to a device.
@@ -85,11 +98,21 @@ def energy_of(recording: Recording, tool: str, calibration: Calibration | None =
         name = next((names[n] for n in numbers if n in names), None)
         if name is None and len(names) == 1:
             name = next(iter(names.values()))
-        one = _device(own, work.busy_s.get(device_id), zero_ns, name, calibration)
+        # On a GPU that the trace shows no work on, while it shows some on others, the steps ran nothing.
+        ran = steps if numbers or not work.numbers else []
+        one = _device(own, work.busy_s.get(device_id), ran, zero_ns, name, scale)
         if one is None:
             notes.append(Note("too_few_readings", f"device {device_id or '-'}: fewer than three readings of its power"))
             continue
         found, chosen = one
+        if scale is not None and found.calibration is not scale.calibration:
+            text = f"device {device_id or '-'}: the calibration is of another device or field ({name or 'unnamed'}, {chosen.field})"
+            notes.append(Note("calibration_not_used", text))
+        elif scale is not None and scale.device_name is None and len({s.device_id for s in series}) > 1:
+            text = (
+                f"device {device_id or '-'}: the calibration does not say of which device it is, and is used for each"
+            )
+            notes.append(Note("calibration_assumed", text))
         if work.numbers and not numbers:
             notes.append(
                 Note("device_not_used", f"device {device_id}: the trace shows no work on it; its energy stands apart")
@@ -134,7 +157,7 @@ def _work(recording: Recording, ranks: list[int], power: pa.Table, zero_ns: int)
     return _Work(dict(numbers), {key: np.concatenate(parts) for key, parts in busy.items()}, sorted(warnings))
 
 
-def read_calibration(path: Path) -> Calibration:
+def read_calibration(path: Path) -> Scale:
     """Read gain and offset of a sensor.
 
     Raises:
@@ -149,7 +172,8 @@ def read_calibration(path: Path) -> Calibration:
         ) from error
     if not (found.gain > 0 and found.gain_sd >= 0 and found.offset_sd_w >= 0 and abs(found.correlation) <= 1):
         raise InputFormatError("gain must be above 0, deviations not below 0", path=path, remedy="see docs/power.md")
-    return Calibration(found.gain, found.offset_w, found.gain_sd, found.offset_sd_w, found.correlation, found.source)
+    scale = Calibration(found.gain, found.offset_w, found.gain_sd, found.offset_sd_w, found.correlation, found.source)
+    return Scale(scale, found.device_name, found.field)
 
 
 def _whole(work: _Work, series: list[SensorSeries], zero_ns: int) -> list[_Step]:
@@ -185,19 +209,28 @@ def _tokens(row: dict[str, Any]) -> int | None:
 
 
 def _device(
-    series: list[SensorSeries], busy_s: Array | None, zero_ns: int, name: str | None, calibration: Calibration | None
+    series: list[SensorSeries],
+    busy_s: Array | None,
+    steps: list[_Step],
+    zero_ns: int,
+    name: str | None,
+    scale: Scale | None,
 ) -> tuple[DeviceEnergy, SensorSeries] | None:
     chosen = min(series, key=lambda s: (_FIELDS.index(PowerField(s.field)), -len(s.samples.t_ns)))
     t_s: Array = (chosen.samples.t_ns - zero_ns) / 1e9
-    if busy_s is not None:
-        # Kernels of another capture than the power log's say nothing of what ran while the power was read.
-        busy_s = busy_s[(busy_s[:, 1] > t_s[0]) & (busy_s[:, 0] < t_s[-1])]
-        busy_s = busy_s if len(busy_s) else None
+    # Kernels of another capture than the power log's say nothing of what ran while the power was read. Then the steps stand for them.
+    seen = None if busy_s is None else busy_s[(busy_s[:, 1] > t_s[0]) & (busy_s[:, 0] < t_s[-1])]
+    known = seen is not None and len(seen) > 0
+    load = (
+        seen if seen is not None and known else np.array([(step.start_s, step.end_s) for step in steps]).reshape(-1, 2)
+    )
+    calibration = scale.calibration if scale is not None and scale.fits(name, chosen.field) else None
+    sensor = known_sensor(name, chosen.field)
     try:
-        sensor = known_sensor(name, chosen.field)
-        return DeviceEnergy(t_s, chosen.samples.values, busy_s, sensor, calibration=calibration), chosen
+        found = DeviceEnergy(t_s, chosen.samples.values, load, sensor, timeline_known=known, calibration=calibration)
     except ValueError:
         return None
+    return found, chosen
 
 
 def _rows(device: str, found: DeviceEnergy, steps: list[_Step], *, marked: bool) -> list[EnergyRow]:

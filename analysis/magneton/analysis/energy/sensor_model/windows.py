@@ -58,8 +58,9 @@ class DeviceEnergy:
     Args:
         t_s: times of the polls, s, ascending, on the time line of the load.
         watts: what each showed, W; NaN where nothing.
-        busy_s: when the device was busy, s, shape (n, 2); None where that is not known.
+        busy_s: when the device was busy, s, shape (n, 2).
         sensor: what is known of the field.
+        timeline_known: the stretches are those of kernels; otherwise of something longer around them, for example steps.
         limit_w: power limit of the device, W; None takes the highest reading.
         calibration: gain and offset of this very sensor, where they are known.
 
@@ -71,9 +72,10 @@ class DeviceEnergy:
         self,
         t_s: Array,
         watts: Array,
-        busy_s: Array | None,
+        busy_s: Array,
         sensor: KnownSensor,
         *,
+        timeline_known: bool = True,
         limit_w: float | None = None,
         calibration: Calibration | None = None,
     ) -> None:
@@ -83,8 +85,8 @@ class DeviceEnergy:
         self.sensor = sensor
         period = None if sensor.update_s is None else sum(sensor.update_s) / 2
         self.updates = _located(t_s[known], watts[known], period)
-        self.load = Load(np.zeros((0, 2)) if busy_s is None else busy_s)
-        self.timeline_known = busy_s is not None
+        self.load = Load(busy_s)
+        self.timeline_known = timeline_known
         limit = limit_w if limit_w is not None else float(np.nanmax(watts))
         self.calibration = calibration or Calibration(
             sensor.gain, 0.0, sensor.gain_sd, sensor.offset_sd * limit, 0.0, "table"
